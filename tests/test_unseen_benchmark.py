@@ -6,8 +6,10 @@ import pytest
 
 from benchmarks.unseen import free_relations, main, table
 from benchmarks.unseen_machines import KINDS, draw
+from benchmarks.unseen_named import NAMED
 from benchmarks.unseen_relations import shuffled
 from flowccl.errors import InputError
+from flowccl.synthesis import synthesize
 
 
 def test_a_seed_always_draws_the_same_machine():
@@ -48,3 +50,13 @@ def test_broken_relations_are_listed():
 def test_seeds_are_checked():
     with pytest.raises(InputError, match="write A:B with A below B, for example 0:12; got '3'"):
         main(["--seeds", "3"])
+
+
+@pytest.mark.slow
+def test_a_reduce_scatter_takes_the_steps_of_the_allgather_on_the_reversed_machine():
+    """Methods that continue what others found see a reduction run backwards: so both find the same."""
+    topology = NAMED[3].drawn().topology
+    rows = ((topology, "reduce_scatter"), (topology.reversed, "allgather"))
+    found = [synthesize(machine, name, 1_000_000, steps=80, time_limit_s=600).schedule for machine, name in rows]
+    assert found[0].finish_ps == pytest.approx(found[1].finish_ps, rel=0.005)
+    assert found[0].finish_us < 54

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _FOR_OTHER_METHODS = 0.6  # part of the time limit that the first method leaves to the others as it adds chunks
 _EARLY_STEPS = 5  # of a method that continues the first schedules of others
+_MOST_CONTINUED = 100_000  # transfers of a reduction that others continue as a distribution: more take long to reverse
 _QUICK_S = 1.0  # first steps that take no longer run as long as nothing is found, even after the time limit
 _SHORT = 3.0  # times what two chunks of the first method take: with less time left, these go before other methods
 
@@ -231,7 +232,7 @@ class PortfolioSearch(SearchState):
                 arm.first_s = arm.first_s or thread_time() - began_cpu_s
         if best is not None:
             self.context.incumbents.report(best)
-            if (other := as_distribution(best)) is not None:
+            if len(best) <= _MOST_CONTINUED and (other := as_distribution(best)) is not None:
                 self.context.incumbents.report(other)
         return best
 

@@ -104,6 +104,16 @@ def test_a_method_goes_half_of_the_way_to_its_useful_chunk_count_first():
     assert [arm.count for arm in searched.arms] == [1, 4, 16]
 
 
+def test_a_long_step_leaves_time_while_others_wait_for_their_second_chunk_count():
+    searched = search({name: load_method(name) for name in ("greedy", "direct")}, seconds=10.0)
+    for count, part in ((1, 0.4), (2, 1.0)):
+        for name in searched.methods:
+            arm = searched.open(name, count)
+            arm.taken, arm.first_s, arm.best_ps = 1, 0.1, 1000.0
+        searched.best_ps = 1000.0
+        assert searched._part(1.0) == part
+
+
 class LongSteps:
     """An allreduce of 16 GPUs by methods whose step with n chunks takes n times some seconds of the budget."""
 
