@@ -79,11 +79,12 @@ def useful_chunks(problem: Problem, context: SearchContext, *, halves: bool = Fa
         options = _allreduce_options(problem, context)
     best = min(options, key=lambda option: option[:2])
     finish_ps, load_ps = best[:2]
-    if finish_ps == load_ps:  # not estimated: with two chunks, one is reduced while the other is spread
-        return 2 if problem.allreduce_ranks is not None and not halves else 1
+    least = 2 if problem.allreduce_ranks is not None and not halves else 1  # one is reduced while the other is spread
+    if finish_ps == load_ps:  # not estimated
+        return least
     least_ps = load_ps + latency_ps(planned, best.variant)
     filling = (finish_ps - least_ps) / least_ps
-    return 1 << max(ceil(filling / _FILLING) - 1, 0).bit_length()
+    return max(least, 1 << max(ceil(filling / _FILLING) - 1, 0).bit_length())
 
 
 def _rooted_load_ps(problem: Problem) -> float:
