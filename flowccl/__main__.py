@@ -11,6 +11,7 @@ import sys
 def main() -> int:
     """Load and run the command line and return the exit code."""
     signal.signal(signal.SIGINT, _exit_while_loading)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of numpy: its threads would wait in loops for a small matrix
     from flowccl.cli import main as command_line
 
     try:

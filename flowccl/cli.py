@@ -7,6 +7,7 @@ import argparse
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NoReturn
@@ -36,7 +37,9 @@ _EXIT = ((InvalidScheduleError, 1), (NothingFoundError, 3), (InputError, 2), (Fl
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    began_s = time.monotonic()
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
+    options.began_s = began_s
     logging.basicConfig(level=logging.ERROR, format="%(message)s")
     if options.verbose:
         logging.getLogger("flowccl").setLevel(logging.DEBUG)

@@ -12,11 +12,11 @@ from flowccl.export.proof.estimate import estimate_ps
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.schedule.compact import compact_form
 from flowccl.schedule.schedule import Schedule
-from flowccl.topology.neighbours import neighbours
 from flowccl.units import ps_to_us
 
 _TIMING_S = 3e-5  # for a message in every repetition: 1.6 to 3e-5 s
-_ROUTE_S = 2e-5  # for a route between two GPUs, where one GPU stands for all: 1 to 2e-5 s
+_OPERATION_S = 6e-6  # for an operation, to write, read and prove it: 2e-6 to 6e-6 s
+_LEAST_S = 0.3  # for any program: loading compiled code, and what does not grow with the messages
 _LOWERING_S = 6e-5  # for a message and each threadblock of its group: 5 to 6e-5 s on one core, large programs
 
 
@@ -64,9 +64,9 @@ def lower_for(schedule: Schedule, profile: RuntimeProfile, sms: int | None = Non
 
 @dataclass
 class LoweringTime:
-    """Estimates the seconds that the program of a schedule takes: lowering it, timing it, and proving it."""
+    """Estimates the seconds that the program of a schedule takes: lowering it, and timing it."""
 
-    seconds: float = 0.0
+    seconds: float = _LEAST_S
 
     def __call__(self) -> float:
         """Return the seconds for the last schedule that was seen."""
@@ -86,8 +86,15 @@ def lowering_s(schedule: Schedule) -> float:
     compact = compact_form(schedule) if execution.loops == 1 else None
     one = schedule if compact is None else compact.one  # one GPU stands for all
     messages = int(np.count_nonzero(one.leader == np.arange(len(one))))
-    machine_s = 0.0 if compact is None else _ROUTE_S * len(neighbours(schedule.topology).src)
-    return machine_s + program_s(messages / execution.loops, execution.loops, execution.width)
+    return _LEAST_S + program_s(messages / execution.loops, execution.loops, execution.width)
+
+
+def proving_s(lowered: Lowered) -> float:
+    """About how many seconds it takes to write, read and prove the program of MSCCL++."""
+    if lowered.program is None:
+        return 0.0
+    gpus = lowered.program.schedule.topology.num_gpus
+    return _OPERATION_S * gpus * lowered.threadblocks * lowered.operations
 
 
 def program_s(messages: float, loops: int, width: int = 1) -> float:

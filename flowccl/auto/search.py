@@ -20,7 +20,7 @@ from flowccl.auto.stop import NOTHING_LEFT, STEPS_USED, GapReached, StopRule, Ti
 from flowccl.errors import DemandError
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import as_distribution
-from flowccl.verifier.verify import verify
+from flowccl.verifier.compact import verify_found
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ class PortfolioSearch(SearchState):
     def _is_valid(self, arm: Arm, found: Schedule) -> bool:
         """Whether the verifier accepts it; else the arm is given up, and what other arms found still counts."""
         began_s = thread_time()
-        violations = verify(found)
+        violations = verify_found(found)
         self.verifying_s = max(self.verifying_s, thread_time() - began_s)
         if violations:
             log.warning("%s made an invalid schedule, which is dropped: %s", found.method, violations[0])

@@ -16,6 +16,7 @@ time-expanded LP    a linear program over epochs; only `tightened` solves it, wh
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,21 +68,21 @@ def bounds(
     """Return the bounds of all families for a demand that fits the machine.
 
     A pure reduction is a distribution run backwards, so its bounds are those of the reversed demand on the reversed
-    machine. Dual prices improve in rounds, and are taken as they are when `should_stop` says so. Where `group` is
-    given, switches reduce only for groups of at most that many GPUs, and store the result to all of them.
+    machine. When `should_stop` says so, no more cuts and partitions are tried, and dual prices are taken as they are.
+    Where `group` is given, switches reduce only for groups of at most that many GPUs, and store the result to all of
+    them.
     """
     commodities = _commodities(topology, demand)
     group = 0 if demand.reduces and demand.is_unicast else group
-    return [
+    quick = [
         *_release_time(demand, topology),
         *_reduction_rate(demand, topology),
         _distance(commodities),
         _work(commodities),
-        *_cuts(commodities, demand),
-        *_dual_prices(commodities, should_stop),
-        *_partitions(commodities, demand, group),
-        *_two_hops(commodities),
     ]
+    partitions = _partitions(commodities, demand, group, should_stop)  # few, so before the many cuts
+    cuts, prices = _cuts(commodities, demand, should_stop), _dual_prices(commodities, should_stop)
+    return [*quick, *cuts, *prices, *partitions, *_two_hops(commodities)]
 
 
 def tightened(topology: Topology, demand: Demand, known: Bound, finish_ps: float, seconds: float) -> Bound:
@@ -150,9 +151,9 @@ def _work(commodities: Commodities) -> Bound:
     return Bound(whole_ps(total * 1000 / bandwidth), "work", words)
 
 
-def _cuts(commodities: Commodities, demand: Demand) -> list[Bound]:
+def _cuts(commodities: Commodities, demand: Demand, should_stop: Callable[[], bool]) -> list[Bound]:
     """Bounds of the cuts, those with most bytes per bandwidth first, until no further cut can be better."""
-    cuts = list(cut_families(commodities.topology, commodities))
+    cuts = list(takewhile(lambda cut: not should_stop(), cut_families(commodities.topology, commodities)))
     crossing = [commodities.crossing(cut.far) for cut in cuts]
     simple = np.array(
         [whole_ps(1000.0 * int(commodities.bytes[g].sum()) / c.GBps) for c, g in zip(cuts, crossing, strict=True)],
@@ -165,7 +166,7 @@ def _cuts(commodities: Commodities, demand: Demand) -> list[Bound]:
     for at in np.argsort(-simple, kind="stable").tolist():
         entries += len(crossing[at]) * len(cuts[at].links) + len(commodities.destination)
         hopeless = simple[at] + 3 * farthest <= best  # head, link and tail are at most this far
-        if not len(crossing[at]) or hopeless or (result and entries > _MAX_ENTRIES):
+        if not len(crossing[at]) or hopeless or (result and (entries > _MAX_ENTRIES or should_stop())):
             break
         result.append((_cut(commodities, cuts[at], crossing[at]), at))
         best = max(best, result[-1][0].ps)
@@ -177,7 +178,7 @@ def _cuts(commodities: Commodities, demand: Demand) -> list[Bound]:
         for (bound, at), rate in zip(result, GBps, strict=True):
             distinct.setdefault((bound.ps, rate, len(cuts[at].links)), at)
         alike = [at for _, at in result if at not in distinct.values()]
-        chosen = [*distinct.values(), *alike][:_PARTIAL]
+        chosen = [] if should_stop() else [*distinct.values(), *alike][:_PARTIAL]
         found += [_partial_reduction_cut(commodities, demand, cuts[at], crossing[at]) for at in chosen]
     return found
 
@@ -237,9 +238,10 @@ def _partial_reduction_cut(commodities: Commodities, demand: Demand, cut: Cut, g
     return Bound(whole_ps(partial_reduction_bound_ps(commodities, cut, group)), "partial reductions", words)
 
 
-def _partitions(commodities: Commodities, demand: Demand, group: int) -> list[Bound]:
+def _partitions(commodities: Commodities, demand: Demand, group: int, should_stop: Callable[[], bool]) -> list[Bound]:
     """The best of the partition bounds, if there is any."""
-    rows = [(whole_ps(value), crossing, volume) for value, crossing, volume in partition_bounds(commodities, group)]
+    found = partition_bounds(commodities, group, should_stop)
+    rows = [(whole_ps(value), crossing, volume) for value, crossing, volume in found]
     if not rows:
         return []
     ps, crossing, volume = max(rows, key=lambda row: row[0])

@@ -13,13 +13,14 @@ last arrival before a part has the result is of no such operation, there are 2 k
 parts have the result at once, and s + d - 1 - n + 2 k arrivals are needed, at least s + d + 1 - n.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import distinct
 from flowccl.bounds.commodities import Commodities
 from flowccl.bounds.cuts import Cut
 from flowccl.bounds.representatives import arrival_tables
@@ -66,15 +67,25 @@ class Crossing(Cut):
         return np.asarray(head + self.topology.link_delay_ps[self.links] + tail)
 
 
-def partition_bounds(commodities: Commodities, group: int = 0) -> list[tuple[float, Crossing, float]]:
+def partition_bounds(
+    commodities: Commodities, group: int = 0, should_stop: Callable[[], bool] = lambda: False
+) -> list[tuple[float, Crossing, float]]:
     """Return, for each partition and direction, (bound in ps, the links, bytes that must cross them).
 
     Switches that reduce do so for anyone, or where `group` is given, only for groups of at most that many GPUs. The
-    best bounds are refined where the first and the last arrivals carry the data of few GPUs.
+    best bounds are refined where the first and the last arrivals carry the data of few GPUs. When `should_stop` says
+    so, the bounds so far are returned, at least one.
     """
-    found = sorted(_simple(commodities, group), key=lambda row: -whole_ps(row[0]))
-    plain = [row for row in found if not row[1].operates][:_REFINED]
-    return [*found, *(row for one in plain for row in _refined(commodities, *one))]
+    found = list[tuple[float, Crossing, float]]()
+    for row in _simple(commodities, group):
+        found.append(row)
+        if should_stop():
+            break
+    found.sort(key=lambda row: -whole_ps(row[0]))
+    for one in [row for row in found if not row[1].operates][:_REFINED]:
+        if not should_stop():
+            found += _refined(commodities, *one)
+    return found
 
 
 def _refined(
@@ -115,9 +126,9 @@ def _volume(commodities: Commodities, part: Part, group: int) -> float:
     starts = commodities.source_group * parts + part[commodities.source]
     ends = commodities.destination_group * parts + part[commodities.destination]
     if groups * parts > _LARGEST_TABLE:
-        starts, ends = np.unique(starts), np.unique(ends)
+        starts, ends = distinct(starts), distinct(ends)
         s, d = (np.bincount(keys // parts, minlength=groups) for keys in (starts, ends))
-        both = np.bincount(np.intersect1d(starts, ends) // parts, minlength=groups)
+        both = np.bincount(np.intersect1d(starts, ends, assume_unique=True) // parts, minlength=groups)
     else:
         has_start, has_end = (_table(keys, groups, parts) for keys in (starts, ends))
         s, d, both = (table.sum(axis=1) for table in (has_start, has_end, has_start & has_end))

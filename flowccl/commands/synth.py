@@ -61,7 +61,7 @@ def _synth_one(
     options: argparse.Namespace, topology: "Topology", wanted: "str | Demand", size: int | None, given: dict[str, Any]
 ) -> int:
     """Synthesize one collective or demand; `given` are the options of its method."""
-    budget = Budget(options.time_limit, options.steps)
+    budget = Budget(options.time_limit, options.steps, began=options.began_s)
     from flowccl.demand.demand import Demand
     from flowccl.demand.division import divided
     from flowccl.demand.requested import requested_demand
@@ -103,6 +103,7 @@ def _synth_one(
             on_progress=progress.show,
             on_phase=progress.phase,
             should_stop=stop.asked,
+            began_s=options.began_s,
         )
     finally:
         progress.clear()

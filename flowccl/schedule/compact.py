@@ -139,6 +139,11 @@ def part_of_one(name: str, count: int, block_bytes: int, pieces: int) -> Demand:
     return replace(reduction, collective="custom", destination_ptr=ptr, destination_rank=rank)
 
 
+def made_from(schedule: Schedule) -> CompactSchedule | None:
+    """Return the compact form from which a schedule was expanded; None where it was not."""
+    return schedule.cache.get(_KEY)
+
+
 def compact_form(schedule: Schedule) -> CompactSchedule | None:
     """Return the compact form of a schedule whose transfers are in the order of `expanded`; None for any other."""
     if _KEY not in schedule.cache:

@@ -50,7 +50,12 @@ class BoundSearch:
             self._tighter(bound, self.context.incumbents.best_ps)
 
     def _simple(self) -> Bound:
-        return self._keep(lower_bound(self.problem.topology, self.problem.demand, self.ended.is_set, self.group))
+        return self._keep(lower_bound(self.problem.topology, self.problem.demand, self._is_late, self.group))
+
+    def _is_late(self) -> bool:
+        """Whether the search has ended, and what comes after it needs the time that is left."""
+        budget = self.context.budget
+        return self.ended.is_set() and (budget.should_stop() or budget.after_s <= budget.kept_s())
 
     def _tighter(self, bound: Bound, finish_ps: float) -> Bound:
         if finish_ps == float("inf"):  # the first round is not over yet
@@ -59,7 +64,7 @@ class BoundSearch:
         if finish_ps <= bound.ps * (1 + _WORTH_TIGHTENING):
             return bound
         budget = self.context.budget
-        limit_s = min(_TIGHTEN_FOR * budget.time_limit_s, budget.after_s)
+        limit_s = min(_TIGHTEN_FOR * budget.time_limit_s, budget.after_s - budget.kept_s())
         if limit_s <= 0:
             return bound
         return self._keep(tightened(self.problem.topology, self.problem.demand, bound, int(finish_ps), limit_s))

@@ -42,8 +42,10 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds left for the search."""
-        return self.time_limit_s - min(self.kept_s(), self.time_limit_s / 2) - self.elapsed_s
+        """Seconds left for the search: of the time limit, and of all that a synthesis may take."""
+        kept_s, most_s = self.kept_s(), self.time_limit_s / 2
+        whole_s = self.after_s - min(kept_s, most_s + self.grace_s - _WRITING_S)
+        return min(self.time_limit_s - min(kept_s, most_s) - self.elapsed_s, whole_s)
 
     @property
     def after_s(self) -> float:

@@ -35,6 +35,7 @@ def synthesize(
     on_progress: Callable[[Progress], None] | None = None,
     on_phase: Callable[[str], None] = lambda text: None,
     should_stop: Callable[[], bool] = lambda: False,
+    began_s: float | None = None,
     **changed: Unpack[SearchKeywords],
 ) -> Result:
     """Return a verified schedule of a collective on a machine, with a proved lower bound.
@@ -50,9 +51,10 @@ def synthesize(
     The search, the choice, the program and the lower bound together end within the time limit and a tenth of it, at
     least 3 s; what does not fit is left out, and the result says what. A new installation first compiles the loops of
     the methods that suit the problem, once, on all processors; that time does not count. `on_phase` receives a few
-    words on what is being done, `on_progress` every improvement.
+    words on what is being done, `on_progress` every improvement. `began_s` is when the caller began, by
+    `time.monotonic()`; the default is now.
     """
-    began_s = time.monotonic()
+    began_s = time.monotonic() if began_s is None else began_s
     topology = read_machine(topology) if isinstance(topology, str) else topology
     size_bytes = parse_bytes(size_bytes) if isinstance(size_bytes, str) else size_bytes
     task = prepare(topology, collective, size_bytes, replace(search or SearchOptions(), **changed))

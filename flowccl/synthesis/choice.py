@@ -7,16 +7,16 @@ from math import inf
 from flowccl.adapters.trunks import on_trunks
 from flowccl.bounds.lower_bound import Bound
 from flowccl.errors import InputError, InvalidScheduleError, NothingFoundError
-from flowccl.lowered import Lowered, lower_for, lowering_s
+from flowccl.lowered import Lowered, lower_for, lowering_s, proving_s
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis.searching import TaskSearch
-from flowccl.verifier.verify import verify
+from flowccl.units import format_us
+from flowccl.verifier.compact import verify_found
 
 log = logging.getLogger(__name__)
 
 _MOST_LATE = 3  # programs that are later than their schedules before the best of them is taken
-_PROGRAM_WORTH = 1.05  # times a schedule for whose program there is no time: one with a program is no later than that
 _MOST_PROVED = 10_000  # transfers: programs of larger schedules are proved when they are exported
 
 
@@ -40,6 +40,9 @@ def chosen(searching: TaskSearch, best: Schedule, bound: Bound) -> tuple[Schedul
     if lowered is None:
         reason = f"it takes about {lowering_s(best):.1f} s, and the time limit does not leave that"
         searching.context.notes["program"] = f"left out: {reason}; flowccl export writes it"
+    elif lowered.program_ps > ordered[0].finish_ps and best is not ordered[0]:
+        words = f"the program of one that ends after {format_us(ordered[0].finish_us)} takes about"
+        searching.context.notes["left out"] = f"{words} {lowering_s(ordered[0]):.1f} s to make, or is later"
     return best, lowered, found
 
 
@@ -55,7 +58,7 @@ def leanest(found: Sequence[Schedule], best: Schedule, lean: float) -> Schedule:
     """Of all schedules within `lean` of the best one, the verified one with the fewest transfers."""
     near = [one for one in found if one.finish_ps <= best.finish_ps * (1 + lean)]
     for one in sorted(near, key=lambda one: (len(one), one.finish_ps)):
-        if one is best or not verify(one):
+        if one is best or not verify_found(one):
             return one
     return best
 
@@ -83,14 +86,12 @@ def with_program(
     """The schedule with the earliest program that the runtime can run, and that program, which is proved.
 
     A program is later than its schedule where threadblocks wait for each other; then others are tried, the best first.
-    Those whose programs would take longer than `left_s` says are left out. The first of them is returned, without its
-    program, where the others are much later, or there are none.
+    Those whose programs would take longer than `left_s` says are left out; where that is all of them, the first one is
+    returned, without its program. Programs are proved where there is time: they are when they are exported.
     """
     problem, best, late, too_long = "", None, 0, None
     for schedule in found:
         if best is not None and (schedule.finish_ps >= best[1].program_ps or late == _MOST_LATE):
-            break
-        if too_long is not None and schedule.finish_ps > _PROGRAM_WORTH * too_long.finish_ps:
             break
         if lowering_s(schedule) > left_s():
             too_long = too_long or schedule
@@ -101,7 +102,8 @@ def with_program(
             log.debug("%s: no program: %s", schedule.method, error)
             problem = problem or str(error)
             continue
-        if lowered.program is not None and len(schedule) <= _MOST_PROVED and lowered.program.findings:
+        is_small = lowered.program is not None and len(schedule) <= _MOST_PROVED
+        if is_small and proving_s(lowered) <= left_s() and lowered.program and lowered.program.findings:
             problem = problem or f"the program would be wrong: {lowered.program.findings[0]}"
             continue
         if best is None or lowered.program_ps < best[1].program_ps:
@@ -116,7 +118,7 @@ def with_program(
 
 def _verified(schedule: Schedule) -> Schedule:
     """The schedule; an error where it is invalid, which would be a mistake of ours."""
-    violations = verify(schedule)
+    violations = verify_found(schedule)
     if violations:
         raise InvalidScheduleError(f"{schedule.method} made an invalid schedule: {violations[0]}")
     return schedule

@@ -51,21 +51,23 @@ class TaskSearch:
         repeats = programs and has_parts(first)
         self.for_loops_s = _LOOPS_PART * options.time_limit_s if repeats else 0.0
         self.repeated: list[Schedule] = []  # schedules whose threadblocks repeat their operations
+        lowering_s: Callable[[], float] = float if target.is_ideal else self.lowering  # 0.0 without a runtime
         budget = Budget(
             options.time_limit_s,
             options.steps,
             should_stop=lambda: should_stop() or self.watch(),
-            kept_s=lambda: self.lowering() + self.portfolio.verifying_s + self.for_loops_s,
+            kept_s=lambda: lowering_s() + self.portfolio.verifying_s + self.for_loops_s,
         )
         self.context = SearchContext(budget, seed=options.seed, options=task.method_options)
-        compile_s = compile_missing(units_of(task.method_names, programs=programs), on_phase)
+        names = task.method_names
+        compile_s = compile_missing(units_of(names, programs=programs), on_phase)
         if compile_s:
             self.context.notes["compile_s"] = round(compile_s, 1)
         on_phase("searching")
         budget.start(began_s + compile_s)
         adapted, self.carrier = self._adapter()
         self.loops = None if not repeats or self.carrier is None else LoopSearch(self.carrier.looper, self._fits)
-        methods = adapted({name: load_method(name) for name in task.method_names})
+        methods = adapted({name: load_method(name) for name in names})
         self.bounds = BoundSearch(_bounded(task), self.context, options.gap, largest_group(task.topology, target))
         params = AutoParams()
         fitting = params.max_deliveries if options.steps is not None else most_deliveries(task.problem.topology, first)

@@ -45,7 +45,10 @@ def hierarchy(topology: Topology) -> Hierarchy:
     between = np.flatnonzero((near.src < gpus) & (near.end < gpus))
     src, end = near.src[between], near.end[between]
     rate, latency = _rates_and_latencies(near)
-    rate, latency = np.minimum(rate, _trunk_rates(topology))[between], latency[between]
+    inside = ~topology.stores
+    if np.any(inside[topology.link_src] & inside[topology.link_dst]):
+        rate = np.minimum(rate, _trunk_rates(topology))
+    rate, latency = rate[between], latency[between]
     labels = [_hosts(topology)]
     labels += [_connected(gpus, src, end, rate >= least) for least in _steps(rate)]
     labels += [_connected(gpus, src, end, latency <= most) for most in _steps(1.0 / np.maximum(latency, 1.0), latency)]
@@ -70,7 +73,7 @@ def _rates_and_latencies(near: Neighbours) -> tuple[NDArray[np.float64], NDArray
 
 
 def _trunk_rates(topology: Topology) -> NDArray[np.float64]:
-    """What each pair has of the links between switches on its routes if all GPUs send at once; inf without such links.
+    """What each pair has of the links between switches on its routes if all GPUs send at once; inf if it uses none.
 
     Each GPU divides what it sends evenly among its pairs over such links, and each pair among its best routes, as over
     several spines; a GPU without such pairs, as its network card is lost, sends through the others of its host. So

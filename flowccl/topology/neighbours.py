@@ -88,7 +88,7 @@ def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Ne
 @lru_cache(maxsize=4)
 def _neighbours(topology: Topology, routes_per_pair: int) -> Neighbours:
     rows: list[tuple[int, int, tuple[int, ...]]] = []
-    ports = _Ports(topology)
+    ports = Ports(topology)
     for node in np.flatnonzero(topology.stores).tolist():
         found = routes_from(topology, node, routes_per_pair, ports)
         rows += [(node, end, links) for end in sorted(found) for links in found[end]]
@@ -103,7 +103,7 @@ def _neighbours(topology: Topology, routes_per_pair: int) -> Neighbours:
     )
 
 
-class _Ports:
+class Ports:
     """What searches for routes need to know of each link, in lists.
 
     `out` has for each node the links that leave it: link, end, whether that stores, latency, time per byte, a number
@@ -131,10 +131,10 @@ class _Ports:
 
 
 def routes_from(
-    topology: Topology, src: int, most: int, ports: _Ports | None = None
+    topology: Topology, src: int, most: int, ports: Ports | None = None
 ) -> dict[int, list[tuple[int, ...]]]:
     """Return up to `most` routes to each end, best first; the search expands every switch at most `most` times."""
-    ports = ports or _Ports(topology)
+    ports = ports or Ports(topology)
     found: dict[int, list[tuple[int, ...]]] = {}
     expanded: dict[int, int] = {}
     queue: list[tuple[int, float, int, tuple[int, int], int, tuple[int, ...], frozenset[int]]]

@@ -5,6 +5,10 @@ because it leaves the machine unchanged. It remains to show that transfers of di
 link. If two did, the group would map them to two transfers of GPU 0's data that use links of one orbit at the same
 time. So if no two uses of an orbit overlap, and only the identity fixes a used link, no two transfers overlap. The same
 holds for reductions: the data of GPU 0 is then the block that is reduced at GPU 0, with the contributions of all GPUs.
+
+On a runtime, transfers share links by rate: a link carries one image of each use of its orbit, so the rates of all
+uses of an orbit add up to at most the bandwidth of a link. Every GPU issues and receives one image of each message, so
+no two messages may occupy a group of threadblocks of the same number, or a proxy, at the same time.
 """
 
 from dataclasses import replace
@@ -14,13 +18,14 @@ import numpy as np
 from flowccl.bounds.cuts import Cut
 from flowccl.bounds.lower_bound import Bound
 from flowccl.bounds.partitions import Crossing
-from flowccl.schedule.compact import CompactSchedule
+from flowccl.schedule.compact import CompactSchedule, made_from
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.symmetry.permutations import verified
 from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_GBps
-from flowccl.verifier.verify import verify
+from flowccl.verifier.issuers import check_overlaps
+from flowccl.verifier.verify import excess, verify
 from flowccl.verifier.violation import Violation, exact_us
 
 
@@ -31,6 +36,12 @@ def verify_whole(compact: CompactSchedule) -> list[Violation]:
         words = f"gpu 0 has the demand {got!r}; its part of the {compact.collective} is {wanted!r}"
         return [Violation("destination", words)]
     return verify_compact(compact.one, compact.group)
+
+
+def verify_found(schedule: Schedule) -> list[Violation]:
+    """Return all violations of a schedule that a search has found: of its compact form, where it was made from one."""
+    compact = made_from(schedule)
+    return verify(schedule) if compact is None else verify_whole(compact)
 
 
 def symmetric_bound(topology: Topology, collective: str, size_bytes: int) -> Bound:
@@ -87,7 +98,11 @@ def _partition_bounds(topology: Topology, size_bytes: int) -> list[Bound]:
 
 def verify_compact(schedule: Schedule, group: RegularGroup) -> list[Violation]:
     """Return all violations; an empty list proves that the images of this schedule under the group are valid."""
-    return [*_group(schedule, group), *verify(schedule), *_orbits(schedule, group)]
+    found = [*_group(schedule, group), *verify(schedule)]
+    execution = schedule.execution
+    if execution is None:
+        return [*found, *_orbits(schedule, group)]
+    return [*found, *_shared_orbits(schedule, group), *check_overlaps(schedule, execution, by_one=True)]
 
 
 def _group(schedule: Schedule, group: RegularGroup) -> list[Violation]:
@@ -112,14 +127,37 @@ def _group(schedule: Schedule, group: RegularGroup) -> list[Violation]:
     return []
 
 
+def _fixed(schedule: Schedule, group: RegularGroup) -> list[Violation]:
+    """Used links that an element of the group fixes, beside the identity."""
+    timing = schedule.timing
+    stuck = np.flatnonzero(~group.free_links[timing.hop_link])
+    if not len(stuck):
+        return []
+    link = int(timing.hop_link[stuck[0]])
+    words = f"link {link} ({schedule.topology.link_name(link)}) is fixed by an element of the group"
+    return [Violation("link", words, (int(timing.hop_transfer[stuck[0]]),))]
+
+
+def _shared_orbits(schedule: Schedule, group: RegularGroup) -> list[Violation]:
+    """Only the identity fixes a used link, and the rates on an orbit add up to at most the bandwidth of a link."""
+    result, topology = _fixed(schedule, group), schedule.topology
+    if result:
+        return result
+    orbit = group.link_orbits[schedule.timing.hop_link]
+    order = np.argsort(orbit, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(orbit[order])) + 1):
+        if len(rows):
+            link = int(schedule.timing.hop_link[rows[0]])
+            name = f"orbit {orbit[rows[0]]} of links ({topology.link_name(link)})"
+            result += excess(schedule, "link", name, rows, topology.link_GBps[link])
+    return result
+
+
 def _orbits(schedule: Schedule, group: RegularGroup) -> list[Violation]:
     """Only the identity fixes a used link, and the links of an orbit carry one chunk at a time."""
     timing = schedule.timing
-    stuck = np.flatnonzero(~group.free_links[timing.hop_link])
-    if len(stuck):
-        link = int(timing.hop_link[stuck[0]])
-        words = f"link {link} ({schedule.topology.link_name(link)}) is fixed by an element of the group"
-        return [Violation("link", words, (int(timing.hop_transfer[stuck[0]]),))]
+    if found := _fixed(schedule, group):
+        return found
     orbit = group.link_orbits[timing.hop_link]
     order = np.lexsort((timing.hop_from_ps, orbit))
     same = orbit[order][1:] == orbit[order][:-1]

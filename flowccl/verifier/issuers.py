@@ -14,7 +14,7 @@ def check_issuers(schedule: Schedule, execution: Execution) -> list[Violation]:
     """Every message has the groups that it needs, and each group and proxy works on one message at a time."""
     if schedule.costs is None or not len(schedule):
         return []
-    found = [*_missing(schedule, execution), *_overlaps(schedule, execution), *_reductions(schedule)]
+    found = [*_missing(schedule, execution), *check_overlaps(schedule, execution), *_reductions(schedule)]
     return [*found, *_operands(schedule, execution)]
 
 
@@ -86,9 +86,10 @@ def _missing(schedule: Schedule, execution: Execution) -> list[Violation]:
     return result
 
 
-def _overlaps(schedule: Schedule, execution: Execution) -> list[Violation]:
-    """Two messages that occupy a group or a proxy at the same time."""
+def check_overlaps(schedule: Schedule, execution: Execution, *, by_one: bool = False) -> list[Violation]:
+    """Two messages that occupy a group or a proxy at the same time; `by_one`: as if all were those of one GPU."""
     worker, transfer, begin, end = _occupied(schedule, execution)
+    worker = worker % (execution.groups + 1) if by_one else worker
     order = np.lexsort((begin, worker))
     worker, transfer, begin, end = worker[order], transfer[order], begin[order], end[order]
     result = []

@@ -189,7 +189,7 @@ def _links(schedule: Schedule) -> list[Violation]:
         result += _clashes(schedule, bad, order[link == bad])
     for index in np.flatnonzero(shared).tolist():
         name = f"link {index} ({topology.link_name(index)}), {format_GBps(topology.link_GBps[index])},"
-        result += _excess(schedule, "link", name, np.flatnonzero(timing.hop_link == index), topology.link_GBps[index])
+        result += excess(schedule, "link", name, np.flatnonzero(timing.hop_link == index), topology.link_GBps[index])
     return result
 
 
@@ -244,13 +244,11 @@ def _limits(schedule: Schedule) -> list[Violation]:
     for limit in schedule.topology.limits:
         rows = np.flatnonzero(np.isin(schedule.timing.hop_link, limit.links))
         name = f"limit {limit.name} ({format_GBps(limit.bandwidth_GBps)})"
-        result += _excess(schedule, "limit", name, rows, limit.bandwidth_GBps)
+        result += excess(schedule, "limit", name, rows, limit.bandwidth_GBps)
     return result
 
 
-def _excess(
-    schedule: Schedule, kind: str, name: str, rows: NDArray[np.int64], bandwidth_GBps: float
-) -> list[Violation]:
+def excess(schedule: Schedule, kind: str, name: str, rows: NDArray[np.int64], bandwidth_GBps: float) -> list[Violation]:
     """The instants at which the rates of some hops, given by their rows, add up to more than a bandwidth."""
     timing, result = schedule.timing, []
     time = np.concatenate((timing.hop_to_ps[rows], timing.hop_from_ps[rows]))

@@ -1,6 +1,8 @@
 """The machine of an event simulation: routes between GPUs with their costs."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -9,7 +11,7 @@ from flowccl.runtimes.costs import FREE
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
-from flowccl.topology.neighbours import neighbours
+from flowccl.topology.neighbours import ROUTES_PER_PAIR, Ports, routes_from
 from flowccl.topology.routes import Routes, route_shape
 from flowccl.topology.topology import Topology
 from flowccl.units import busy_ps
@@ -51,7 +53,7 @@ class SimulatedNetwork:
     def __init__(self, topology: Topology, profile: RuntimeProfile | None) -> None:
         self.topology, self.profile = topology, profile
         self.costs = FREE if profile is None else profile.costs
-        self.routes = _routes(topology, profile)
+        self.routes: dict[int, dict[int, list[SimulatedRoute]]] = {}  # of the GPUs that send
         self.best: dict[tuple[int, int, int, bool | None], list[SimulatedRoute]] = {}
         self.by_links: dict[tuple[int, ...], list[SimulatedRoute]] = {(): []}
 
@@ -62,7 +64,7 @@ class SimulatedNetwork:
         """
         key = (src, dst, size_bytes, is_proxied)
         if key not in self.best:
-            routes = self.routes.get((src, dst))
+            routes = self._routes_from(src).get(dst)
             if routes is None:
                 names = f"{self.topology.nodes[src].name} -> {self.topology.nodes[dst].name}"
                 raise InputError(f"the file sends {names}, but {self.topology.name} has no link or switch between them")
@@ -84,6 +86,20 @@ class SimulatedNetwork:
             self.by_links[links] = self._made(links) if is_path else []
         return self.by_links[links]
 
+    def _routes_from(self, src: int) -> dict[int, list[SimulatedRoute]]:
+        """The routes from a GPU to all that a link or switches connect it with."""
+        if src not in self.routes:
+            found = routes_from(self.topology, src, ROUTES_PER_PAIR, self._ports)
+            routes = Routes.from_lists([links for several in found.values() for links in several])
+            made = _simulated(self.topology, routes, self.profile) if found else []
+            ptr = [0, *accumulate(len(several) for several in found.values())]
+            self.routes[src] = {end: made[low:high] for end, low, high in zip(found, ptr, ptr[1:], strict=False)}
+        return self.routes[src]
+
+    @cached_property
+    def _ports(self) -> Ports:
+        return Ports(self.topology)
+
     def _only_switches(self, nodes: list[int]) -> bool:
         return all(node >= self.topology.num_gpus for node in nodes)
 
@@ -92,7 +108,7 @@ class SimulatedNetwork:
 
     def signal_route(self, src: int, dst: int, is_proxied: bool | None = None) -> SimulatedRoute:
         """Return the route of a signal, which may travel against the direction of the only links."""
-        ends = (src, dst) if (src, dst) in self.routes else (dst, src)
+        ends = (src, dst) if dst in self._routes_from(src) else (dst, src)
         return self.between(*ends, is_proxied=is_proxied)[0]
 
     def local_ps(self, name: str, size_bytes: int, sources: int, *, first: bool) -> int:
@@ -105,14 +121,6 @@ class SimulatedNetwork:
         """Return the rate at which one threadblock puts bytes on a link; packets are twice their data."""
         found = self.costs.operation("put packets" if packets else "put").GBps or np.inf
         return 2 * found if packets else found
-
-
-def _routes(topology: Topology, profile: RuntimeProfile | None) -> dict[tuple[int, int], list[SimulatedRoute]]:
-    """Return the routes between all pairs of GPUs that a link or switches connect."""
-    near = neighbours(topology)
-    found, ptr = _simulated(topology, near.routes, profile), near.pair_ptr.tolist()
-    pairs = zip(near.src.tolist(), near.end.tolist(), strict=True)
-    return {pair: found[ptr[number] : ptr[number + 1]] for number, pair in enumerate(pairs)}
 
 
 def _simulated(topology: Topology, routes: Routes, profile: RuntimeProfile | None) -> list[SimulatedRoute]:
