@@ -16,7 +16,7 @@ from flowccl.units import ps_to_us
 
 _TIMING_S = 3e-5  # for a message in every repetition: 1.6 to 3e-5 s
 _OPERATION_S = 6e-6  # for an operation, to write, read and prove it: 2e-6 to 6e-6 s
-_LEAST_S = 0.3  # for any program: loading compiled code, and what does not grow with the messages
+LEAST_S = 0.3  # for any program: loading compiled code, and what does not grow with the messages
 _LOWERING_S = 6e-5  # for a message and each threadblock of its group: 5 to 6e-5 s on one core, large programs
 
 
@@ -66,7 +66,7 @@ def lower_for(schedule: Schedule, profile: RuntimeProfile, sms: int | None = Non
 class LoweringTime:
     """Estimates the seconds that the program of a schedule takes: lowering it, and timing it."""
 
-    seconds: float = _LEAST_S
+    seconds: float = LEAST_S
 
     def __call__(self) -> float:
         """Return the seconds for the last schedule that was seen."""
@@ -74,8 +74,7 @@ class LoweringTime:
 
     def see(self, schedule: Schedule) -> None:
         """Estimate the seconds for a schedule."""
-        if schedule.execution is not None:
-            self.seconds = lowering_s(schedule)
+        self.seconds = lowering_s(schedule)
 
 
 def lowering_s(schedule: Schedule) -> float:
@@ -86,7 +85,7 @@ def lowering_s(schedule: Schedule) -> float:
     compact = compact_form(schedule) if execution.loops == 1 else None
     one = schedule if compact is None else compact.one  # one GPU stands for all
     messages = int(np.count_nonzero(one.leader == np.arange(len(one))))
-    return _LEAST_S + program_s(messages / execution.loops, execution.loops, execution.width)
+    return LEAST_S + program_s(messages / execution.loops, execution.loops, execution.width)
 
 
 def proving_s(lowered: Lowered) -> float:

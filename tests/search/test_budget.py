@@ -1,6 +1,8 @@
 """The budget of a search."""
 
-from flowccl.lowered import LoweringTime
+import pytest
+
+from flowccl.lowered import LEAST_S, LoweringTime
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.budget import Budget
 from flowccl.synthesis import synthesize
@@ -21,13 +23,14 @@ def test_at_least_half_of_the_time_limit_is_for_the_search():
 
 def test_a_program_takes_time_for_every_message_and_threadblock():
     lowering = LoweringTime()
+    assert lowering() == LEAST_S  # before any schedule is known
     plain: Schedule = synthesize(machine("ring:4"), "allgather", 1 << 20, steps=1).schedule
     lowering.see(plain)
     assert lowering() == 0  # it has no program
     made = synthesize(machine("dgx_h100:1"), "allgather", 1 << 20, method="direct", runtime="mscclpp", steps=1).schedule
     lowering.see(made)
     messages = len(set(made.leader.tolist()))
-    assert lowering() == 6e-5 * messages * made.execution.width
+    assert lowering() == pytest.approx(LEAST_S + 6e-5 * messages * made.execution.width)
 
 
 def test_all_of_a_synthesis_may_exceed_the_limit_by_a_tenth_or_by_three_seconds():
