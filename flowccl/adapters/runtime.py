@@ -1,6 +1,7 @@
 """Adapter for runtimes: a method plans on a machine whose links stand for the costs; the engine carries it out."""
 
 from collections.abc import Iterator
+from math import inf
 
 from flowccl.problem import Problem
 from flowccl.runtimes.machine import used_by, with_costs_in_links
@@ -41,7 +42,8 @@ def on_the_runtime(
         planned = planning_problem(problem, carrier.profile, operations=operations, by_rate=by_rate)
         best: Schedule | None = None
         for found in method(planned, inner):
-            carried = None if found is None else carrier(found)
+            is_late = context.incumbents.best_ps < inf and found is not None and not carrier.can_run(found)
+            carried = None if found is None or is_late else carrier(found)
             if carried is not None and (best is None or carried.finish_ps < best.finish_ps):
                 best = carried
             else:

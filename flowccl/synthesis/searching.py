@@ -171,8 +171,17 @@ class TaskSearch:
             on_lanes = task.lanes is not None
             return lambda methods: on_the_machine(methods, task.topology) if on_lanes else methods, None
         assert task.sms is not None
-        carrier = Carrier(task.target, task.problem.topology, task.sms, has_time=self.context.budget.has_time)
-        return partial(_on_the_runtime, carrier, _inner(self.context)), carrier
+        carrier = Carrier(task.target, task.problem.topology, task.sms, has_time=self._has_time)
+        return partial(_on_the_runtime, carrier, _inner(self.context, self._is_good)), carrier
+
+    def _has_time(self, seconds: float) -> bool:
+        """Whether there is time for one more variant of a schedule; none once a schedule is good enough."""
+        return not self._is_good() and self.context.budget.has_time(seconds)
+
+    def _is_good(self) -> bool:
+        """Whether the gap is reached, which steps in progress need not wait for; no where steps are counted."""
+        budget = self.context.budget
+        return budget.steps is None and self.portfolio.reached_ps <= budget.good_ps
 
 
 def _on_the_runtime(carrier: Carrier, inner: SearchContext, methods: Methods) -> Methods:
@@ -194,10 +203,11 @@ def _for_runtime(info: MethodInfo, carrier: Carrier, inner: SearchContext) -> Me
     )
 
 
-def _inner(context: SearchContext) -> SearchContext:
-    """The context of methods that plan on another machine than the one whose times count."""
+def _inner(context: SearchContext, is_good: Callable[[], bool]) -> SearchContext:
+    """The context of methods that plan on another machine than the one whose times count, until `is_good` says so."""
     context.incumbents.inner = Incumbents()
-    budget = replace(context.budget, good_ps=0.0)
+    should_stop = context.budget.should_stop
+    budget = replace(context.budget, good_ps=0.0, should_stop=lambda: should_stop() or is_good())
     return SearchContext(budget, context.incumbents.inner, context.seed, context.options, context.notes)
 
 
