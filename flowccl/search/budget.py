@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _GRACE, _LEAST_GRACE_S = 0.1, 3.0  # by which all of a synthesis may exceed the time limit: a tenth, at least 3 s
-_WRITING_S = 1.0  # of that: the last verification, and printing
+_WRITING_S = 0.5  # of that: metrics, printing, and the end of the process
 
 
 @dataclass

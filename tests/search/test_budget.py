@@ -34,8 +34,8 @@ def test_a_program_takes_time_for_every_message_and_threadblock():
 
 
 def test_all_of_a_synthesis_may_exceed_the_limit_by_a_tenth_or_by_three_seconds():
-    assert 1 < Budget(1.0).after_s - 1.0 <= 2
-    assert 8 < Budget(100.0).after_s - 100.0 <= 9
+    assert 2 < Budget(1.0).after_s - 1.0 <= 2.5
+    assert 9 < Budget(100.0).after_s - 100.0 <= 9.5
     assert Budget(1.0, steps=5).after_s == float("inf")
 
 
@@ -45,3 +45,10 @@ def test_loading_takes_at_most_half_of_the_grace_from_the_search():
     assert budget.left_s > 9
     budget.start(budget.began - 2.0)  # three seconds in all
     assert 7.5 < budget.left_s <= 8.5
+
+
+def test_what_comes_after_the_search_has_time_within_the_grace():
+    budget = Budget(1.0, kept_s=lambda: 2.0)
+    budget.start(budget.began - 2.0)
+    assert budget.left_s < 0  # of 4 s, 2 are over, and 2.5 are for a program and printing
+    assert 0.4 < Budget(1.0, kept_s=lambda: 2.0).left_s <= 0.5  # half of the limit is the search's
