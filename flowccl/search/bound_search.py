@@ -9,6 +9,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 
 _TIGHTEN_AFTER, _TIGHTEN_FOR = 0.1, 0.2  # fractions of the time limit: when a tighter bound is sought, for how long
+_SAFETY = 1.5  # times what comes after the search must be left when the bound ends
 _WORTH_TIGHTENING = 0.02  # gap above which that is done
 
 
@@ -55,7 +56,7 @@ class BoundSearch:
     def _is_late(self) -> bool:
         """Whether the search has ended, and what comes after it needs the time that is left."""
         budget = self.context.budget
-        return self.ended.is_set() and (budget.should_stop() or budget.after_s <= budget.kept_s())
+        return self.ended.is_set() and (budget.should_stop() or budget.after_s <= _SAFETY * budget.kept_s())
 
     def _tighter(self, bound: Bound, finish_ps: float) -> Bound:
         if finish_ps == float("inf"):  # the first round is not over yet
@@ -64,7 +65,7 @@ class BoundSearch:
         if finish_ps <= bound.ps * (1 + _WORTH_TIGHTENING):
             return bound
         budget = self.context.budget
-        limit_s = min(_TIGHTEN_FOR * budget.time_limit_s, budget.after_s - budget.kept_s())
+        limit_s = min(_TIGHTEN_FOR * budget.time_limit_s, budget.after_s - _SAFETY * budget.kept_s())
         if limit_s <= 0:
             return bound
         return self._keep(tightened(self.problem.topology, self.problem.demand, bound, int(finish_ps), limit_s))
