@@ -210,7 +210,8 @@ class PortfolioSearch(SearchState):
             seconds = arm.seconds if arm.taken or arm.count > 1 or arm.name == REFINE else self.first_s(arm.name)
             late = not self.context.budget.has_time(seconds) or TimeLimit(self.context)(self.work_s, self.best_ps)
             late = late or GapReached(self.context)(self.work_s, self.reached_ps)  # the bound may have come meanwhile
-            if arm.over or (self.steps and self.context.budget.steps is None and late):
+            has_begun = self.steps > 0 or self.best_ps < inf  # no step counts of a method that refuses the problem
+            if arm.over or (has_begun and self.context.budget.steps is None and late):
                 break
             began, began_cpu_s = self.context.budget.elapsed_s, thread_time()
             try:
