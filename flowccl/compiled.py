@@ -54,9 +54,10 @@ def inner(function: _Function) -> _Function:
     """A part of an entry point that creates no arrays; its callers own the arrays that it receives.
 
     References to them are therefore not counted (numba's internal option `_nrt`). Counting takes longer than the work
-    itself where tuples of many arrays are passed on. It is compiled together with every entry point that calls it.
+    itself where tuples of many arrays are passed on. Tuples with named fields are passed by reference. It is compiled
+    together with every entry point that calls it.
     """
-    return part(njit(**_INNER)(function))  # type: ignore[no-any-return]
+    return part(njit(**_INNER)(function), by_reference=True)  # type: ignore[no-any-return]
 
 
 def inlined(function: _Function) -> _Function:

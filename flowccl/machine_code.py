@@ -1,6 +1,7 @@
 """How numba makes machine code for flowccl: of entry points only, kept on disk, by one process for all.
 
-This module and `compiled.py` are the only ones that import numba, and this one alone uses what numba does not promise.
+This module, `references.py` and `compiled.py` are the only ones that import numba; the first two alone use what numba
+does not promise.
 """
 
 import gc
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llvmlite.binding import Linkage, parse_bitcode
-from numba.core import types
+from numba.core import event, types
 from numba.core.caching import (
     CompileResultCacheImpl,
     FunctionCache,
@@ -25,13 +26,18 @@ from numba.core.caching import (
     UserProvidedCacheLocator,
     UserWideCacheLocator,
 )
+from numba.core.callconv import CPUCallConv
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.lowering import Lower
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.targetconfig import TargetConfig
+from numba.extending import register_jitable
+from numba.np import arrayobj
 
 from flowccl.compile_cache import lock, user_folder
+from flowccl.references import mark, referred, valued
 
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]
@@ -127,12 +133,15 @@ def _module_of(library: Any) -> Any:
     return module
 
 
-def part(function: Any) -> Any:
-    """Let a part of an entry point be compiled once for all constants and widths of integers."""
-    template = function.get_call_template
+def part(function: Any, *, by_reference: bool = False) -> Any:
+    """Let a part of an entry point be compiled once for all constants and widths of integers.
+
+    It may receive tuples by reference; parts that return what they receive, or put it into other tuples, may not.
+    """
+    template, passed = function.get_call_template, referred if by_reference else valued
 
     def of_types(found: Sequence[Any], names: Any) -> Any:
-        return template(tuple(map(_general, found)), names)
+        return template(tuple(passed(_general(kind)) for kind in found), names)
 
     function.get_call_template = of_types
     return function
@@ -163,20 +172,42 @@ def _only_linked() -> Iterator[None]:
     Compiling makes many objects that stay, so looking for garbage among them takes a tenth of the time.
     """
     codegen, collects = cpu_target.target_context.codegen(), gc.isenabled()
-    before, set_environment, values = codegen._library_class, codegen.set_env, TargetConfig.values
+    set_environment, decorate = codegen.set_env, CPUCallConv.decorate_function
 
     def set_if_defined(name: str, environment: Any) -> None:
         if codegen._engine.is_symbol_defined(name):
             set_environment(name, environment)
 
-    codegen._library_class, codegen.set_env, TargetConfig.values = _Library, set_if_defined, _values
+    def decorate_and_mark(convention: Any, function: Any, names: Any, kinds: Any, noalias: bool = False) -> None:
+        decorate(convention, function, names, kinds, noalias)
+        mark(function, names, kinds)
+
+    changes: list[tuple[Any, str, Any]] = [
+        (codegen, "_library_class", _Library),
+        (codegen, "set_env", set_if_defined),
+        (TargetConfig, "values", _values),
+        (CPUCallConv, "decorate_function", decorate_and_mark),
+        (Lower, "create_cfunc_wrapper", lambda lowering: None),  # for code in C, which calls none of these functions
+        (arrayobj, "raise_with_shape_context", _raise_shapes_differ),
+        (event, "broadcast", lambda found: None),  # nothing listens
+    ]
+    before = [getattr(place, name) for place, name, _ in changes]
+    for place, name, value in changes:
+        setattr(place, name, value)
     gc.disable()
     try:
         yield
     finally:
-        codegen._library_class, codegen.set_env, TargetConfig.values = before, set_environment, values
+        for (place, name, _), value in zip(changes, before, strict=True):
+            setattr(place, name, value)
         if collects:
             gc.enable()
+
+
+@register_jitable
+def _raise_shapes_differ(source: Any, target: Any) -> None:
+    """As numba's own, which names both shapes, and with it compiles how numbers are written as text."""
+    raise ValueError("a slice cannot be assigned an array of another shape")
 
 
 def _values(flags: TargetConfig) -> dict[str, Any]:

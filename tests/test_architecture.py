@@ -31,7 +31,8 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "arrays": set(),
     "portable": set(),
     "compile_cache": set(),
-    "machine_code": {"compile_cache"},
+    "references": set(),
+    "machine_code": {"compile_cache", "references"},
     "compiled": {"machine_code"},
     "units": {"errors"},
     "files": {"errors", "units"},
@@ -75,7 +76,7 @@ LOADED_BY_METHODS = ("schedule/generation/job_shop.py",)  # early packages do no
 ONLY_IN = {  # package of others: where it may be imported
     "highspy": ("solver/highs.py",),
     "gurobipy": ("solver/gurobi.py",),
-    "numba": ("compiled.py", "machine_code.py"),
+    "numba": ("compiled.py", "machine_code.py", "references.py"),
     "torch": ("run/", "torch/"),
     "mpi4py": ("run/",),
     "matplotlib": ("plot/",),

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -76,17 +77,86 @@ def _all(values):
     return _filled(_times(1, 4), _first(values)).sum()
 
 
+@compiled
+def _several(values):
+    return _times(2, values[0]) + _times(3, 4) + _times(np.int32(5), 6)
+
+
 def test_parts_are_compiled_once_for_all_constants_and_integers():
     """Two entry points share a part, and one of them calls the other."""
     assert _all(np.array([5], dtype=np.int32)) == 4 * 3 * 2 * 5
     assert _first(np.array([7])) == 14
-
-    @njit
-    def several(values):
-        return _times(2, values[0]) + _times(3, 4) + _times(np.int32(5), 6)
-
-    assert several(np.array([7])) == 14 + 12 + 30
+    assert _several(np.array([7])) == 14 + 12 + 30
     assert len(_times.signatures) == 1
+
+
+class _Inside(NamedTuple):
+    number: int
+    is_odd: bool
+    share: float
+
+
+class _Outside(NamedTuple):
+    values: Any
+    inside: _Inside
+    table: Any
+    marks: Any
+
+
+@inner
+def _mark(outside, i):
+    """Change arrays of a tuple; a slice and an array with two dimensions are as usual."""
+    outside.marks[i] = outside.inside.is_odd
+    outside.table[i, 1] = outside.inside.number
+    return outside.values[: i + 1].sum() * outside.inside.share
+
+
+@inner
+def _number_of(inside):
+    return inside.number
+
+
+@inner
+def _longest(outside, other):
+    """The same tuple may be received twice, and passed on; a tuple in it too."""
+    return len(outside.values) + 100 * len(other.values) + 10_000 * _number_of(other.inside)
+
+
+@compiled
+def _through_tuples(outside):
+    """Parts see what a variable holds when they are called, also in a loop that replaces it."""
+    total = 0.0
+    for i in range(len(outside.marks)):
+        total += _mark(outside, i)
+    lengths = np.zeros(4, dtype=np.int64)
+    now = outside
+    for i in range(4):
+        lengths[i] = _longest(now, outside)
+        now = _Outside(now.values[: len(now.values) - 1], _Inside(i, True, 1.0), now.table, now.marks)
+    return total, lengths, _longest(now, now)
+
+
+def test_parts_receive_tuples_by_reference():
+    table, marks = np.zeros((3, 2), dtype=np.int64), np.zeros(3, dtype=np.bool_)
+    outside = _Outside(np.arange(8), _Inside(7, True, 0.5), table, marks)
+    total, lengths, last = _through_tuples(outside)
+    assert total == 0.5 * (0 + 1 + 3)
+    assert marks.all()
+    assert table[:, 1].tolist() == [7, 7, 7]
+    assert lengths.tolist() == [70_808, 70_807, 70_806, 70_805]
+    assert last == 30_404
+
+
+@compiled
+def _assigned(target, source):
+    target[:2] = source
+    return target
+
+
+def test_a_slice_of_another_shape_is_an_error():
+    assert _assigned(np.zeros(3), np.ones(2)).tolist() == [1, 1, 0]
+    with pytest.raises(ValueError, match="shape"):
+        _assigned(np.zeros(3), np.ones(3))
 
 
 def test_other_code_is_compiled_as_numba_does():
