@@ -1,4 +1,4 @@
-"""What leaving a method out of auto costs, on a fixed sample of rows of four benchmarks.
+"""What leaving a method out of auto costs, on a fixed sample of rows of four benchmarks and of allreduces.
 
 Every row is synthesized once. Beside the answer, the best schedule of each method is kept, refined or not; without a
 method, a row has the best schedule of the others. This ignores that other methods would have more time, and that some
@@ -24,10 +24,13 @@ from flowccl.errors import FlowcclError
 from flowccl.methods.registry import REGISTRY, methods_where
 from flowccl.result import Result
 from flowccl.synthesis import synthesize
+from flowccl.topology.machines import machine
 from flowccl.topology.topology import Topology
 from flowccl.units import parse_bytes
 
 SEEDS = range(20)  # of `unseen`: seeds on which rules are developed
+DIRECT = ["dgx1", "mi250:1", "torus:4x4", "torus:3x5", "mesh:4x4", "hypercube:4", "ring:8", "mi300x:1"]
+DIRECT_SIZES = ["1KB", "64KB", "1MB", "64MB"]  # of allreduces over direct links, for which several methods exist
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Row:
         """The machine."""
         if self.benchmark == "unseen":
             return unseen_machines.draw(int(self.machine)).topology
+        if self.benchmark == "direct":
+            return machine(self.machine)
         if self.benchmark == "papers":
             return quality.problem(self.machine)
         if self.benchmark == "runtime":
@@ -56,14 +61,15 @@ class Row:
 
 
 def all_rows() -> list[Row]:
-    """Every row of the four benchmarks, unseen only on the seeds of development."""
+    """Every row of the benchmarks, unseen only on the seeds of development, and allreduces over direct links."""
     collectives = clusters.COLLECTIVES
     papers = [Row("papers", *row) for row in product(quality.PAPERS, [""], collectives, map(str, quality.TABLE8))]
     many = [Row("papers", *row) for row in product(quality.MANY, [""], collectives, map(str, quality.MANY_SIZES))]
     today = [Row("clusters", row.machine, row.fault, row.collective, row.size) for row in clusters.all_rows()]
     drawn = [Row("unseen", str(seed), "", *row) for seed, row in product(SEEDS, unseen.ROWS)]
     programs = [Row("runtime", row.machine, "", row.collective, row.size) for row in runtime.all_rows()]
-    return [*papers, *many, *today, *drawn, *programs]
+    direct = [Row("direct", name, "", "allreduce", size) for name, size in product(DIRECT, DIRECT_SIZES)]
+    return [*papers, *many, *today, *drawn, *programs, *direct]
 
 
 def sample(count: int) -> list[Row]:

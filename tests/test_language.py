@@ -23,7 +23,6 @@ INSTEAD = {  # word in a name: the word to use
     "folded": "quotient",
     "fold": "quotient",
     "routed": "reroute",
-    "paired": "joint_trees",
     "entwined": "inserted",
     "apart": "one_shot",
     "mirrored": "symmetric",

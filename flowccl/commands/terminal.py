@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from flowccl.wording import percent
 
@@ -59,16 +59,6 @@ def _has_colours(stream: TextIO) -> bool:
 
 def _is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
-class ProgressDisplay(Protocol):
-    """What a long computation reports to: its phases, and its results so far."""
-
-    def phase(self, text: str) -> None:
-        """Name the current phase, for example "compiling, once: greedy" or "searching"."""
-
-    def show(self, progress: "Progress") -> None:
-        """Report the best schedule so far."""
 
 
 class LiveLine:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from flowccl.faults.repair import FaultyMachine, RepairedTransfer, scheduled
 from flowccl.schedule.schedule import Schedule
 
-_Links = tuple[int, ...]
 _Parents = dict[int, int]  # of each node but the root: the node to which it sends, or from which it receives
 
 

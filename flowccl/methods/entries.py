@@ -268,15 +268,6 @@ METHODS = (
         traits=_ONE_SCHEDULE,
     ),
     MethodInfo(
-        name="joint-trees",
-        load="flowccl.methods.joint_trees:joint_trees",
-        summary="allreduce: joint reduce and broadcast trees that share the links",
-        reductions="native",
-        allreduce=True,
-        loops=(*EVERY, "reroute"),
-        in_auto=suitability.suits_joint_trees,
-    ),
-    MethodInfo(
         name="justify",
         load="flowccl.methods.justification:justify",
         summary="schedules of other methods, justified to the right and to the left, with noise",

@@ -152,16 +152,11 @@ def suits_hierarchical_halves(problem: Problem) -> bool:
     return suits_hierarchy(problem) and problem.allreduce_ranks is not None
 
 
-def suits_joint_trees(problem: Problem) -> bool:
-    """An allreduce over dedicated links."""
-    return is_plain_search(problem) and problem.is_allreduce
-
-
 def suits_justification(problem: Problem) -> bool:
     """A collective of all GPUs in which latency counts, but no alltoall; an allreduce of any size on direct links."""
     if not _has_messages_for_free(problem) or not problem.is_whole_machine:
         return False
-    if suits_joint_trees(problem) and bool(problem.topology.stores.all()):
+    if is_plain_search(problem) and problem.is_allreduce and bool(problem.topology.stores.all()):
         return True
     copies = problem.is_reduction or problem.is_multicast
     return copies and problem.deliveries <= _MOST_IN_WAVES and problem.bytes_over_latency < _SMALL_ALLREDUCE

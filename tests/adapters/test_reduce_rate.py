@@ -76,7 +76,7 @@ def test_the_lower_bound_counts_all_reduced_bytes() -> None:
     assert not [b for b in bounds(helped, collective("allreduce", 4, 40 * KB)) if b.kind == "reduction rate"]
 
 
-@pytest.mark.parametrize("method", ["greedy", "reroute", "joint-trees", "one-shot", "ring", "tree", "direct"])
+@pytest.mark.parametrize("method", ["greedy", "reroute", "one-shot", "ring", "tree", "direct"])
 def test_methods_support_reduce_rates(method: str) -> None:
     topology, demand = reducing_at(full(4), 30.0), collective("allreduce", 4, 400 * KB, 2)
     free = next(load_method(method)(Problem(full(4), demand), SearchContext.with_limit(9.0)))

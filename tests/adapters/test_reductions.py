@@ -74,13 +74,11 @@ def _random_reduction(random: np.random.Generator, gpus: int) -> Demand:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["greedy", "reroute", "direct", "joint-trees"]))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["greedy", "reroute", "direct"]))
 def test_three_hundred_reductions(seed: int, method: str) -> None:
     random = np.random.default_rng(seed)
     topology = _random_machine(random)
     demand = _random_reduction(random, topology.num_gpus)
-    if method == "joint-trees" and len(demand.destination_rank) == len(demand):
-        method = "reroute"
     schedule = next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(1.0, seed=seed)))
     assert schedule is not None
     assert verify(schedule) == []
@@ -174,30 +172,6 @@ def test_one_shot_has_a_demand_of_its_own() -> None:
                 Problem(read_machine("ring:3"), collective("reduce", 3, 600)), SearchContext.with_limit(1.0)
             )
         )
-
-
-def test_joint_trees_share_links_between_reductions_and_broadcasts() -> None:
-    """A triangle with one fast side: the best trees carry 1 GB twice over 25 + 25 + 50 GB/s in each direction."""
-    nodes = tuple(Node(name=f"gpu{i}") for i in range(3))
-    sides = [(0, 1, 50.0), (1, 2, 25.0), (2, 0, 25.0)]
-    links = [Link(src=s, dst=d, bandwidth_GBps=w) for a, b, w in sides for s, d in ((a, b), (b, a))]
-    topology = Topology("triangle", nodes, tuple(links))
-    demand = collective("allreduce", 3, 10**9, 32)
-    schedule = next(load_method("joint-trees")(Problem(topology, demand), SearchContext.with_limit(9.0)))
-    assert verify(schedule) == []
-    expected_us = 2 * 2 * 10**9 / 200e3  # every byte crosses two of the sides, in each phase
-    assert expected_us <= schedule.finish_us <= 1.1 * expected_us
-
-
-def test_joint_trees_need_a_reduction_with_several_destinations() -> None:
-    for name in ("allgather", "reduce"):
-        words = f"method joint-trees is for reductions with several destinations, such as allreduce; got {name}"
-        with pytest.raises(DemandError, match=words):
-            next(
-                load_method("joint-trees")(
-                    Problem(read_machine("ring:3"), collective(name, 3, 600)), SearchContext.with_limit(1.0)
-                )
-            )
 
 
 def test_staged_exchange_is_for_allreduce_only() -> None:

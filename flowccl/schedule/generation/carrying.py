@@ -27,7 +27,6 @@ _NEAR = 1.1  # times the best of its kind: other variants are tried for schedule
 _WORTH = 0.01  # of the completion time: what collected messages must save
 _SAFETY = 1.5  # a variant is tried only where this many times its expected seconds are left
 _LEAST_MEASURED = 1_000  # transfers: what small schedules take is not in proportion to them
-_NEVER_PS = int(np.iinfo(np.int64).max)
 LEAST_RATES = (
     1.0,
     0.5,
