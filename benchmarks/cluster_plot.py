@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.clusters import COLLECTIVES, faulty, is_later, short
+from benchmarks.clusters import COLLECTIVES, faulty, short
+from benchmarks.report import is_later
 from flowccl.plot.picture import INK, check_suffix, new_figure, save_figure
 from flowccl.units import format_bytes
 

@@ -7,8 +7,6 @@ that are in the file of --json already are kept, so an interrupted run goes on w
 import argparse
 import functools
 import gc
-import json
-import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import environment, geometric_mean_gap
+from benchmarks.report import best_baseline, geometric_mean_gap, is_later, replace_rows, stored_rows
 from flowccl.analysis.compare import BASELINES, HALVES, halves_us
 from flowccl.errors import FlowcclError
 from flowccl.synthesis import synthesize
@@ -53,7 +51,8 @@ WITH_FAULT = (  # rows of machines with a fault
 )
 _PLANNING = "flowccl.methods.", "flowccl.topology.", "flowccl.adapters."  # modules that keep plans
 Key = tuple[str, str, str, int]
-LATER = 1.005  # finish / best baseline from which a row counts as later
+_SAME = ("time_limit", "baseline_limit", "no_runtime", "seed")  # options that all rows of a file share
+_KEY = ("machine", "fault", "collective", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Row:
 def main(arguments: Sequence[str]) -> int:
     """Run the rows that are missing, print them and the summary; exit code 1 if a row is later than a baseline."""
     options = _options(arguments)
-    stored = _stored(options)
+    stored = stored_rows(options, _SAME, _KEY)
     chosen = [row for row in all_rows() if _matches(row, options)]
     print(f"{'machine':<24} {'fault':<32} {'collective':<14} {'size':>6} {'us':>10} {'bound':>10} {'gap':>7}  baseline")
     worker = _Worker()
@@ -89,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     for row in chosen:
         if row.key not in stored:
             stored[row.key] = worker.run(row, options)
-            _store(options, [stored[known.key] for known in all_rows() if known.key in stored])
+            replace_rows(options, [stored[known.key] for known in all_rows() if known.key in stored])
         rows.append(stored[row.key])
         print(line(rows[-1]), flush=True)
     worker.close()
@@ -250,40 +249,6 @@ def _peak_MB() -> float | None:
 
 
 # -- rows, files, text ----------------------------------------------------------------------------------------------
-
-
-def _stored(options: argparse.Namespace) -> dict[Key, dict[str, Any]]:
-    """Rows of an earlier run with the same options by key; rows with an error are run again."""
-    if options.json is None or not Path(options.json).exists():
-        return {}
-    value = json.loads(Path(options.json).read_text(encoding="utf-8"))
-    for name in ("time_limit", "baseline_limit", "no_runtime", "seed"):
-        if value["options"][name] != getattr(options, name):
-            flag = f"--{name.replace('_', '-')} {value['options'][name]}"
-            raise SystemExit(f"{options.json} has rows with {flag}; give the same, or another file")
-    rows = [row for row in value["rows"] if "error" not in row]
-    return {(row["machine"], row["fault"], row["collective"], row["size_bytes"]): row for row in rows}
-
-
-def _store(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """Replace the file of --json by one with these rows."""
-    if options.json is not None:
-        path = Path(options.json)
-        new = path.with_name(path.name + ".new")
-        value = {"environment": environment(), "options": vars(options), "rows": rows}
-        new.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-        new.replace(path)
-
-
-def best_baseline(row: dict[str, Any]) -> tuple[str, float]:
-    """The name and the completion time of the earliest baseline; infinity without one."""
-    found = row.get("baselines_us", {})
-    return min(found.items(), key=lambda item: (item[1], item[0]), default=("", math.inf))
-
-
-def is_later(row: dict[str, Any]) -> bool:
-    """Whether auto is later than the best baseline, or failed."""
-    return "error" in row or row["finish_us"] > LATER * best_baseline(row)[1]
 
 
 def line(row: dict[str, Any]) -> str:

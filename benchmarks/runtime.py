@@ -5,7 +5,6 @@ already are kept, so an interrupted run goes on where it stopped.
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.clusters import forget
-from benchmarks.report import environment, geometric_mean_gap
+from benchmarks.report import best_baseline, geometric_mean_gap, is_later, replace_rows, stored_rows
 from benchmarks.textbook import carried_out
 from flowccl.errors import FlowcclError
 from flowccl.result import Result
@@ -37,9 +36,10 @@ MACHINES = {  # name in tables: machine
 COLLECTIVES = ("allgather", "reduce_scatter", "allreduce", "alltoall")
 SIZES = ("64KiB", "4MiB", "256MiB")
 SMS = 80  # of a GPU whose model the machine does not name
-LATER = 1.005  # finish / best baseline from which a row counts as later
 APART = 0.01  # difference between schedule and program that is reported
 Key = tuple[str, str, int]
+_SAME = ("time_limit", "sms", "seed", "no_baselines")  # options that all rows of a file share
+_KEY = ("machine", "collective", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Row:
 def main(arguments: Sequence[str]) -> int:
     """Run the rows that are missing, print them and the summary; exit code 1 where a row fails what is promised."""
     options = _options(arguments)
-    stored = _stored(options)
+    stored = stored_rows(options, _SAME, _KEY)
     print(header())
     rows, is_warm = [], False
     for row in all_rows():
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
             is_warm = is_warm or _warm_up()
             forget()
             stored[row.key] = measure(row, options.time_limit, options.sms, options.seed, not options.no_baselines)
-            _store(options, [stored[known.key] for known in all_rows() if known.key in stored])
+            replace_rows(options, [stored[known.key] for known in all_rows() if known.key in stored])
         rows.append(stored[row.key])
         print(line(rows[-1]), flush=True)
     print("\n" + summary(rows))
@@ -217,40 +217,6 @@ def _baselines_us(topology: Topology, collective: str, size_bytes: int, sms: int
 
 
 # -- rows, files, text ----------------------------------------------------------------------------------------------
-
-
-def _stored(options: argparse.Namespace) -> dict[Key, dict[str, Any]]:
-    """Rows of an earlier run with the same options by key; rows with an error are run again."""
-    if options.json is None or not Path(options.json).exists():
-        return {}
-    value = json.loads(Path(options.json).read_text(encoding="utf-8"))
-    for name in ("time_limit", "sms", "seed", "no_baselines"):
-        if value["options"][name] != getattr(options, name):
-            flag = f"--{name.replace('_', '-')} {value['options'][name]}"
-            raise SystemExit(f"{options.json} has rows with {flag}; give the same, or another file")
-    rows = [row for row in value["rows"] if "error" not in row]
-    return {(row["machine"], row["collective"], row["size_bytes"]): row for row in rows}
-
-
-def _store(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """Replace the file of --json by one with these rows."""
-    if options.json is not None:
-        path = Path(options.json)
-        new = path.with_name(path.name + ".new")
-        value = {"environment": environment(), "options": vars(options), "rows": rows}
-        new.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-        new.replace(path)
-
-
-def best_baseline(row: dict[str, Any]) -> tuple[str, float]:
-    """The name and the completion time of the earliest textbook algorithm; infinity without one."""
-    found = row.get("baselines_us", {})
-    return min(found.items(), key=lambda item: (item[1], item[0]), default=("", math.inf))
-
-
-def is_later(row: dict[str, Any]) -> bool:
-    """Whether the schedule is later than a textbook algorithm, or there is none."""
-    return "error" in row or row["finish_us"] > LATER * best_baseline(row)[1]
 
 
 def is_apart(row: dict[str, Any]) -> bool:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runtime import COLLECTIVES, format_size, is_later
+from benchmarks.report import is_later
+from benchmarks.runtime import COLLECTIVES, format_size
 from flowccl.plot.picture import INK, check_suffix, new_figure, save_figure
 
 _MOST = 1.0  # gap of the darkest colour

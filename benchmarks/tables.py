@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.clusters import best_baseline, faulty, short, summary
+from benchmarks.clusters import faulty, short, summary
+from benchmarks.report import best_baseline
 from flowccl.units import format_bytes
 
 
