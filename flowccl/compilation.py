@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = "programs"
 """The unit of the loops that read, time and prove programs of MSCCL++; no method runs them."""
-_SMALL_S = 100.0  # for a small problem, also while its loops are compiled: no method stops early
+_SMALL_S = 100.0  # for a small problem, also while its loops are compiled: a method that stops early leaves some out
 _LOADED = set[str]()  # units of which this process has the machine code
 _LOADING = Lock()
 _HELPER = "FLOWCCL_COMPILES_FOR_ANOTHER"  # set in processes that help another one

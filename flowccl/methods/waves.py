@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.engine import Engine
@@ -135,7 +136,7 @@ def _has_two_phases(schedule: Schedule) -> bool:
     timing, nodes = schedule.timing, len(schedule.topology.nodes)
     copies = ~schedule.reduce[timing.end_transfer]
     copied_to = schedule.chunk[timing.end_transfer[copies]].astype(np.int64) * nodes + timing.end_node[copies]
-    copied_ps = np.full(len(schedule.demand) * nodes, np.iinfo(np.int64).max)
+    copied_ps = np.full(len(schedule.demand) * nodes, NEVER)
     np.minimum.at(copied_ps, copied_to, timing.end_arrival_ps[copies])
     roots = schedule.reduce[timing.root_transfer]
     transfer = timing.root_transfer[roots]

@@ -11,7 +11,7 @@ which all GPUs receive all data.
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import distinct, is_among, without_any
+from flowccl.arrays import NEVER, distinct, is_among, without_any
 from flowccl.bounds.cuts import Cut
 from flowccl.bounds.lower_bound import Bound
 from flowccl.schedule.repaired import PHASES, RepairedPhase, RepairedSchedule, faulty_links
@@ -21,8 +21,6 @@ from flowccl.verifier.compact import symmetric_bound, verify_whole
 from flowccl.verifier.violation import Violation, exact_us, transfer_name
 
 I64 = NDArray[np.int64]
-
-_NEVER = np.iinfo(np.int64).max
 
 
 def verify_repaired(repaired: RepairedSchedule) -> list[Violation]:
@@ -103,7 +101,7 @@ def _sources_and_destinations(phase: RepairedPhase) -> list[Violation]:
     keys, since = arrives[order][first], timing.end_arrival_ps[order][first]
     result = []
     place = np.minimum(np.searchsorted(keys, sends), max(len(keys) - 1, 0))
-    early = np.where(keys[place] == sends, since[place], _NEVER) if len(keys) else np.zeros(0, dtype=np.int64)
+    early = np.where(keys[place] == sends, since[place], NEVER) if len(keys) else np.zeros(0, dtype=np.int64)
     has = _had(phase, timing.root_node, missing, sends) | (early <= timing.root_from_ps)
     for i in np.flatnonzero(~has).tolist():
         result.append(Violation("source", f"{transfer_name(own, i)}: its sender does not have the chunk yet", (i,)))

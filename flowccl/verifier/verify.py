@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes, format_GBps
 from flowccl.verifier.contributions import check_contributions, reduced_chunks
@@ -120,7 +121,7 @@ def _availability(schedule: Schedule) -> list[Violation]:
 
     def available_since(asked: NDArray[np.int64]) -> NDArray[np.int64]:
         place = np.minimum(np.searchsorted(key_of, asked), len(key_of) - 1)
-        return np.where(key_of[place] == asked, since[place], np.iinfo(np.int64).max)
+        return np.where(key_of[place] == asked, since[place], NEVER)
 
     result = []
     root_chunk = schedule.chunk[timing.root_transfer]
@@ -128,11 +129,11 @@ def _availability(schedule: Schedule) -> list[Violation]:
     for row in np.flatnonzero((has > timing.root_from_ps) & plain[root_chunk]).tolist():
         i, node = int(timing.root_transfer[row]), schedule.topology.nodes[timing.root_node[row]].name
         start = f"{node} sends it at {exact_us(int(timing.root_from_ps[row]))}"
-        never = has[row] == np.iinfo(np.int64).max
+        never = has[row] == NEVER
         why = "but never gets it" if never else f"but has it only from {exact_us(int(has[row]))}"
         result.append(Violation("source", f"{transfer_name(schedule, i)}: {start} {why}", (i,)))
     has = available_since(demand.destination_chunk.astype(np.int64) * nodes + demand.destination_rank)
-    for row in np.flatnonzero((has == np.iinfo(np.int64).max) & plain[demand.destination_chunk]).tolist():
+    for row in np.flatnonzero((has == NEVER) & plain[demand.destination_chunk]).tolist():
         node = schedule.topology.nodes[demand.destination_rank[row]].name
         result.append(Violation("destination", f"{node} never gets chunk {demand.destination_chunk[row]}"))
     return result

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import pointers
+from flowccl.arrays import NEVER, pointers
 from flowccl.demand.demand import Demand
 from flowccl.methods.hierarchical.rounds import Crossings
 from flowccl.schedule.generation.exchanges import keeps, waiting_for_both
@@ -96,7 +96,7 @@ class PlanScheduler:
         zero = np.zeros(count, dtype=np.int64)
         links = plan.routes.only(plan.route)
         draft = Schedule.from_links(topology, demand, plan.chunk.astype(np.int32), links, zero, plan.reduce, method)
-        first = np.full(count, np.iinfo(np.int64).max)
+        first = np.full(count, NEVER)
         np.minimum.at(first, draft.timing.hop_transfer, draft.timing.hop_to_ps)
         self.offset = plan.turn * first  # from the start of a job to that of the transfer
         self.schedule = replace(draft, start_ps=self.offset)
@@ -107,7 +107,7 @@ class PlanScheduler:
         timing, size = self.schedule.timing, len(self.jobs)
         arrival, sent = np.zeros((2, count + plan.joins), dtype=np.int64)
         np.maximum.at(arrival, timing.end_transfer, timing.end_arrival_ps)
-        sent[:count] = np.iinfo(np.int64).max
+        sent[:count] = NEVER
         np.minimum.at(sent, timing.root_transfer, timing.root_from_ps)
         takes = np.zeros(size, dtype=np.int64)
         np.maximum.at(takes, self.job, arrival[:count])

@@ -8,6 +8,7 @@ that what a host has is reduced in one operation.
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.methods.symmetric.one_source import OneSource
 from flowccl.methods.symmetric.routes import SourceRoutes
 from flowccl.methods.symmetric.spread_kernels import RouteKinds
@@ -25,7 +26,7 @@ def tree_one(source_routes: SourceRoutes, kinds: RouteKinds, pieces: int, most: 
     busy = kinds.busy[kinds.route_kind]
     best = np.lexsort((np.arange(len(busy)), busy, source_routes.end))  # the fastest route to each GPU
     ends, first = np.unique(source_routes.end[best], return_index=True)
-    route, takes = np.full(count, -1), np.full(count, np.iinfo(np.int64).max)
+    route, takes = np.full(count, -1), np.full(count, NEVER)
     route[ends], takes[ends] = best[first], busy[best[first]]
     parent, order = _tree(source_routes, takes, most)
     by = source_routes.group.difference(np.arange(count), parent)

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.papers.teccl.options import TecclOptions, epoch_choice
@@ -271,7 +272,7 @@ def _requires_routes(topology: Topology) -> bool:
 
 def _even_shift(routes: Routes, offset: Ints) -> Ints:
     """Shifts of hops, less the shift that all uses of a link have in common: only differences matter."""
-    least = np.full(int(routes.link.max(initial=0)) + 1, np.iinfo(np.int64).max)
+    least = np.full(int(routes.link.max(initial=0)) + 1, NEVER)
     np.minimum.at(least, routes.link, offset)
     shift: Ints = offset - least[routes.link]
     return shift

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import (
     AGAIN_OPERATIONS,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
-_NEVER = int(np.iinfo(np.int64).max)
 _PACKED_AGAIN = 3  # times that messages are scheduled anew because another order has more to pack
 _OPERATIONS = (USABLE_OPERATIONS, RECEIVE_OPERATIONS, AGAIN_OPERATIONS, FURTHER_OPERATIONS)
 
@@ -59,7 +59,7 @@ class Engine:
     group: RegularGroup | None = None
     leaves_capacity: bool = False
 
-    def run(self, key: NDArray[Any] | None = None, least: float = 1.0, give_up_ps: int = _NEVER) -> Schedule | None:
+    def run(self, key: NDArray[Any] | None = None, least: float = 1.0, give_up_ps: int = NEVER) -> Schedule | None:
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
 
         By default, messages keep the order of the schedule. A message waits where other messages leave it less than

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import Timing
 
@@ -173,7 +174,7 @@ def _order_in_buffers(schedule: Schedule, timing: Timing) -> list[RowPairs]:
         until = np.concatenate((timing.end_arrival_ps[came], timing.root_to_ps[left]))
         row = np.concatenate((came, left))
         kept, stay = np.unique(chunk, return_inverse=True)
-        first, last = np.full(len(kept), np.iinfo(np.int64).max), np.zeros(len(kept), dtype=np.int64)
+        first, last = np.full(len(kept), NEVER), np.zeros(len(kept), dtype=np.int64)
         np.minimum.at(first, stay, since)
         np.maximum.at(last, stay, until)
         for x, y in zip(*_disjoint_pairs(first, last), strict=True):
