@@ -39,7 +39,15 @@ class Hierarchy:
 
 @lru_cache(maxsize=8)
 def hierarchy(topology: Topology) -> Hierarchy:
-    """The levels of a machine; groups, and GPUs within a group, are sorted by rank."""
+    """The levels of a machine; groups, and GPUs within a group, are sorted by rank.
+
+    Lanes side by side between switches are no slower than any transfer over them, so they count as one trunk.
+    """
+    return _hierarchy(with_merged_trunks(topology))
+
+
+@lru_cache(maxsize=8)
+def _hierarchy(topology: Topology) -> Hierarchy:
     near = neighbours(topology, 1)
     gpus = topology.num_gpus
     between = np.flatnonzero((near.src < gpus) & (near.end < gpus))
@@ -79,7 +87,6 @@ def _trunk_rates(topology: Topology) -> NDArray[np.float64]:
     several spines; a GPU without such pairs, as its network card is lost, sends through the others of its host. So
     hosts on one leaf switch are better joined than with others where the links to the spines are oversubscribed.
     """
-    topology = with_merged_trunks(topology)
     near = neighbours(topology)
     pair = np.repeat(np.arange(len(near.src)), np.diff(near.pair_ptr))
     cost = near.route_cost_ps(_LARGE_BYTES)

@@ -85,7 +85,7 @@ def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Ne
     return _neighbours(topology, routes_per_pair)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _neighbours(topology: Topology, routes_per_pair: int) -> Neighbours:
     rows: list[tuple[int, int, tuple[int, ...]]] = []
     ports = Ports(topology)

@@ -180,12 +180,15 @@ def _has_time_for_more(context: SearchContext, began_s: float) -> bool:
 def _allreduce_options(problem: Problem, context: SearchContext) -> list[_Option]:
     """Chunks have roots, or groups exchange them, or some of both.
 
-    Exchanges send more between groups, so they are planned only where links are fast enough for them.
+    Exchanges send more between groups, so they are planned only where links are fast enough for them, and where plans
+    take a small part of the time that is left.
     """
     began_s = context.budget.elapsed_s
     rooted = _tree_options(problem, context, _rooted_variants(problem))
     best_ps = min((option.finish_ps for option in rooted), default=float("inf"))
-    if rooted and not _has_time_for_more(context, began_s):
+    planned = (planned_blocks(problem, option.variant) for option in rooted)  # kept from the estimates
+    planned_s = max((one.seconds for one in planned if one is not None), default=0.0)
+    if rooted and not _has_time_for_more(context, min(began_s, context.budget.elapsed_s - planned_s)):
         return rooted
     some = [one for one in exchange_variants(problem) if least_exchange_ps(problem, one) < best_ps]
     exchanges = _tree_options(problem, context, some)
