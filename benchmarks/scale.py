@@ -93,7 +93,7 @@ def _measured(kind: str, collective: str, gpus: int, words: Sequence[str]) -> di
         return row | {"problem": problem.rpartition("\n")[2]}
     found = json.loads(text)
     names = ("gap", "finish_us", "lower_bound_us", "method", "chunks", "transfers", "stopped", "synthesis_s")
-    return row | {name: found[name] for name in names} | {"program_us": found.get("program_us")}
+    return row | {name: found.get(name) for name in (*names, "program_us")}
 
 
 def _row_line(row: dict[str, Any]) -> str:

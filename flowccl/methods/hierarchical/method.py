@@ -33,6 +33,7 @@ from flowccl.topology.trunks import with_merged_trunks
 _MOST_ROOTED = 7  # chunks with a root for each one that is exchanged
 _ALIKE = 1.01  # ratio of expected times up to which options count as equally good
 _AFTER_ESTIMATES = 12  # times what estimates take must be left for schedules
+_AGAIN = 2  # times what an option took on average must be left for one that was not estimated
 _QUICK = 100_000  # transfers of one chunk of each block, up to which an estimate takes less than a second
 _LATER = 1.05  # ratio of the loads of halves and of trees with roots from which more chunks of halves are not worth it
 _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks beyond gain less than 1 %
@@ -48,7 +49,7 @@ def _on_levels(problem: Problem, context: SearchContext) -> Iterator[Schedule | 
     _check_levels(problem, "hierarchical")
     if problem.allreduce_ranks is None:
         return with_reductions(_along_trees)(problem, context)
-    return _most_promising_first(_allreduce_options(problem, context), context)
+    return _while_there_are_options(_allreduce_options, problem, context)
 
 
 def _check_levels(problem: Problem, method: str) -> None:
@@ -103,7 +104,7 @@ def _rooted_variants(problem: Problem) -> list[TreeVariant]:
 
 def _along_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Schedules of a demand without reductions, one for every variant."""
-    return _most_promising_first(_spread_options(problem, context), context)
+    return _while_there_are_options(_spread_options, problem, context)
 
 
 class _Option(NamedTuple):
@@ -214,6 +215,19 @@ def _spread_demand(problem: Problem) -> Demand:
     if not demand.reduces:
         return demand
     return demand.backward if demand.is_unicast else demand.halves[1][0]
+
+
+def _while_there_are_options(
+    options_of: Callable[[Problem, SearchContext], list[_Option]], problem: Problem, context: SearchContext
+) -> Iterator[Schedule | None]:
+    """The schedules of all options, then of those that were not estimated for lack of time, where some is left."""
+    tried, began_s = set[TreeVariant](), context.budget.elapsed_s
+    while not tried or context.budget.has_time(_AGAIN * (context.budget.elapsed_s - began_s) / len(tried)):
+        options = [option for option in options_of(problem, context) if option.variant not in tried]
+        if not options:
+            return
+        tried |= {option.variant for option in options}
+        yield from _most_promising_first(options, context)
 
 
 def _most_promising_first(options: list[_Option], context: SearchContext) -> Iterator[Schedule | None]:

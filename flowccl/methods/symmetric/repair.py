@@ -254,13 +254,23 @@ class _Repair:
         """The images that use a faulty link, of each path the first one."""
         one = self.whole.one
         broken = broken_images(one, self.group, self.faulty)
-        _check_number(len(broken))
+        _check_number(int((self._following[broken.row] + 3).sum()))
         key, before = broken.owner * len(one) + broken.row, feeders(one)
         again, row = np.zeros(len(broken), dtype=np.bool_), before[broken.row]
         while np.any(row >= 0):
             again |= (row >= 0) & np.isin(broken.owner * len(one) + row, key)
             row = np.where(row >= 0, before[row], -1)
         return Images(broken.owner[~again], broken.row[~again])
+
+    @cached_property
+    def _following(self) -> I64:
+        """How many transfers of the same chunk follow each one on its path."""
+        one = self.whole.one
+        order = np.lexsort((one.start_ps, one.chunk))
+        end = np.searchsorted(one.chunk[order], one.chunk, side="right")
+        place = np.empty(len(one), dtype=np.int64)
+        place[order] = np.arange(len(one))
+        return np.asarray(end - place - 1, dtype=np.int64)
 
     def _rest(self, row: I64) -> I64:
         """The routes of the transfers that follow each one, -1 behind the last."""
