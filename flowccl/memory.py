@@ -24,6 +24,7 @@ VARIABLE = "FLOWCCL_MEMORY"
 _BASE_BYTES = 250e6  # measured: 220 and 306 MB at the peak of two problems with 64 GPUs and one chunk
 _TRANSFER_BYTES = 1500.0  # measured: 0.45 to 1.25 KB per transfer, one chunk, three problems of 512 to 1,024 GPUs
 _MORE_CHUNKS = 2.0  # measured: up to 2.6 KB per transfer where schedules with several numbers of chunks are kept
+_COPIED = 0.5  # transfers for each delivery where switches copy; measured: 0.25 where a transfer reaches a host of 8
 _SHARE = 0.9  # of the available memory that a search may use; the rest is for other programs
 _CHECK_EVERY_S = 0.2
 _SAMPLE = 8  # GPUs from which the mean number of hops is estimated
@@ -72,7 +73,8 @@ def most_deliveries(topology: Topology, demand: Demand) -> int:
     `demand` has one chunk per block.
     """
     deliveries = len(demand.destination_rank)
-    hops = _mean_hops(topology) if demand.is_unicast and not demand.reduces else 1.0
+    is_copied = not demand.is_unicast or demand.reduces
+    hops = _per_delivery(topology) if is_copied else _mean_hops(topology)
     per_delivery = _TRANSFER_BYTES * _MORE_CHUNKS * hops * (2 if demand.reduces and not demand.is_unicast else 1)
     return max(int(max(available_bytes() - _BASE_BYTES, 0.0) / per_delivery), deliveries)
 
@@ -113,6 +115,11 @@ def _mean_hops(topology: Topology) -> float:
     distance = dijkstra(graph, indices=sample)[:, : topology.num_gpus]
     reached = distance[np.isfinite(distance) & (distance > 0)]
     return float(np.ceil(reached - 0.5).mean()) if len(reached) else 1.0
+
+
+def _per_delivery(topology: Topology) -> float:
+    """The transfers for each delivery of data that all GPUs receive, or that is reduced from all."""
+    return _COPIED if np.any(topology.copies & ~topology.stores) else 1.0
 
 
 def _resident() -> float:

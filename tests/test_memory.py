@@ -56,12 +56,14 @@ def test_fewer_chunks_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> 
     topology, demand = machine("dgx_h100:2"), collective("allgather", 16, 1_000_000)
     assert most_deliveries(topology, demand) > 400_000
     monkeypatch.setenv("FLOWCCL_MEMORY", "256MB")
-    assert most_deliveries(topology, demand) == 2000
+    assert most_deliveries(topology, demand) == 4000  # NVSwitches copy
     result = synthesize(topology, "allgather", 1_000_000, time_limit_s=1)
-    assert len(result.schedule.demand.destination_rank) <= 2000
+    assert len(result.schedule.demand.destination_rank) <= 4000
     assert "memory" in result.details
     monkeypatch.setenv("FLOWCCL_MEMORY", "251MB")
-    assert most_deliveries(topology, demand) == 16 * 15 + 93  # one chunk is always tried
+    assert most_deliveries(topology, demand) == 666
+    monkeypatch.setenv("FLOWCCL_MEMORY", "250MB")
+    assert most_deliveries(topology, demand) == 16 * 15  # one chunk is always tried
     check_memory(topology, demand, None)  # a demand that exists is not refused
 
 
