@@ -18,7 +18,8 @@ class Traits:
     step_s               work of a step in seconds, where it does not depend on the problem; the others begin first
     one_schedule         it has one schedule per chunk count: higher counts are tried only while it is the best
     begins_early         its schedules follow from the structure of the machine: it goes before the searches
-    delivery_s           seconds for each delivery where its time is in proportion to them, as measured
+    delivery_s           seconds for each delivery where its time is in proportion to them, as measured: then it goes to
+                         its useful chunk count at once
     carried_s            seconds for each delivery and contribution on a runtime, where its time is proportional to that
     slow_second_step     its second step calls a solver and takes long
     quick_start          on large problems its first schedule comes much earlier than those of other searches

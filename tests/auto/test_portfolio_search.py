@@ -94,16 +94,6 @@ def test_methods_from_the_structure_of_the_machine_begin_before_the_searches():
     assert set(first[1:3]) == {"hierarchical", "hierarchical-halves"}
 
 
-def test_a_method_goes_half_of_the_way_to_its_useful_chunk_count_first():
-    """A step with all chunks takes long, and the way there says what it is worth."""
-    counts = ChunkCounts(lambda count: collective("allreduce", 16, 2**26, count), 4000, 400_000)
-    context = SearchContext.with_limit(100.0, steps=3)
-    methods = {"hierarchical": load_method("hierarchical")}
-    searched = PortfolioSearch(machine("dgx_a100:2"), counts, methods, context, useful_chunks=lambda name: 16)
-    list(searched.run())
-    assert [arm.count for arm in searched.arms] == [1, 4, 16]
-
-
 def test_a_long_step_leaves_time_while_others_wait_for_their_second_chunk_count():
     searched = search({name: load_method(name) for name in ("greedy", "direct")}, seconds=10.0)
     for count, part in ((1, 0.4), (2, 1.0)):
