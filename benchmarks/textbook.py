@@ -26,6 +26,7 @@ from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 
+LEAST_CHUNK_BYTES = 512  # as in a synthesis for a runtime
 PIECES = (1, 2, 4, 8, 16, 32)  # of a block, of which the earliest counts
 MOST_TRANSFERS = 20_000  # in a schedule that is still tried
 
@@ -249,7 +250,8 @@ def textbook_schedules(topology: Topology, collective: str, size_bytes: int) -> 
                 demand = make_demand(collective, topology.num_gpus, size_bytes, pieces)
             except FlowcclError:
                 break
-            if pieces > 1 and np.any(demand.chunk_bytes % ALIGNMENT_BYTES):
+            size = demand.chunk_bytes
+            if pieces > 1 and (np.any(size % ALIGNMENT_BYTES) or size.min() < LEAST_CHUNK_BYTES):
                 break
             rows = _rows(machine, name, demand)
             if not rows or len(rows) > MOST_TRANSFERS:
