@@ -147,6 +147,11 @@ def lower_program(schedule: Schedule, *, inplace: bool = False, min_bytes: int =
     crosses = schedule.costs is not None and bool(schedule.costs.is_proxied.any())
     if inplace and crosses and schedule.demand.collective == "alltoall":  # a NIC reads what arriving data overwrites
         raise InputError("mscclpp: an alltoall between hosts does not run in place; export it without --inplace")
+    if inplace and execution.loops > 1 and schedule.demand.collective == "alltoall":  # arrivals stay in scratch
+        raise InputError(
+            "mscclpp: an alltoall whose threadblocks repeat their operations does not run in place; export it without "
+            "--inplace, or synthesize it with fewer --chunks"
+        )
     part = first_part(schedule) if execution.loops > 1 else schedule
     chunks = program_layout(part.demand, 1, inplace)
     slots = program_layout(part.demand, execution.slots, inplace)

@@ -72,6 +72,13 @@ def test_two_gpus_by_hand() -> None:
     assert lower_program(whole).program_us == pytest.approx(whole.finish_us)
 
 
+def test_an_alltoall_with_loops_does_not_run_in_place() -> None:
+    schedule = looped("hypercube:3", "alltoall", "direct", 32)
+    assert lower_program(schedule).findings == ()
+    with pytest.raises(InputError, match="whose threadblocks repeat their operations does not run in place; export it"):
+        lower_program(schedule, inplace=True)
+
+
 @pytest.mark.parametrize(("name", "what", "method", "sms"), CASES)
 def test_a_plan_with_loops_is_right_and_takes_what_its_schedule_takes(
     name: str, what: str, method: str, sms: int
