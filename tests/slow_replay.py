@@ -240,10 +240,9 @@ def _links(topology: Topology, transfers: list[Replayed]) -> set[str]:
     for k in {hop.link for transfer in transfers for hop in transfer.hops}:
         link = topology.links[k]
         hops = [hop for transfer in transfers for hop in transfer.hops if hop.link == k]
-        direct = _stores(topology, link.src) and _stores(topology, link.dst)
         for now in hops:
             active = [hop for hop in hops if hop.begin <= now.begin < hop.end]
-            if direct or link.overhead_us or changing:
+            if link.overhead_us or changing:
                 if len(active) > 1:
                     return {"link"}
             elif sum(hop.GBps for hop in active) > link.bandwidth_GBps * (1 + 1e-9):

@@ -222,9 +222,9 @@ def _add_moe(synth: Parser) -> None:
         type=positive,
         help="number of experts, without --placement (default: the highest one in --routing, plus 1)",
     )
-    group.add_argument("--token-bytes", metavar="SIZE", help="bytes of a token on its way to the experts")
+    group.add_argument("--token-bytes", metavar="SIZE", help="bytes of a token that is sent to the experts")
     group.add_argument(
-        "--combine-bytes", metavar="SIZE", help="bytes of a token on its way back (default: as --token-bytes)"
+        "--combine-bytes", metavar="SIZE", help="bytes of a token that comes back (default: as --token-bytes)"
     )
 
 
