@@ -26,3 +26,4 @@ def test_groups_are_as_wide_as_the_units_of_16_bytes_allow():
     assert width_of(16 * 3**8) == 3
     assert width_of(16 * 3_907) == 1  # a prime number
     assert width_of(16 * 15_625, sms=4) == 1
+    assert width_of(16 * 103, sms=132) == 1  # 103 threadblocks, of which each moves 16 bytes, are no wide group

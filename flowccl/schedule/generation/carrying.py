@@ -213,7 +213,8 @@ class Carrier:
     def _widths(self, schedule: Schedule) -> list[int]:
         """Numbers that divide all chunks into aligned parts and fill the fastest links, the ports of a GPU.
 
-        Each at least twice the one before: powers of two where these divide.
+        Each at least twice the one before: powers of two where these divide. None is twice what fills the links: a
+        chunk of a prime number of units would else occupy most threadblocks of a GPU for a few bytes each.
         """
         rates = [self.profile.costs.operation(name).GBps for name in ("put", "reduce")]
         slowest = min(rates) if schedule.demand.reduces else rates[0]
@@ -223,7 +224,8 @@ class Carrier:
         out = np.bincount(self.topology.link_src[inside], self.topology.link_GBps[inside], len(self.topology.nodes))
         fastest = float(out[: self.topology.num_gpus].max(initial=0.0))
         units, widths = _units(schedule), [1]
-        for width in range(2, self.sms + 1 if units else 0):
+        most = min(self.sms, int(2 * fastest / slowest)) if units else 0
+        for width in range(2, most + 1):
             if widths[-1] * slowest < fastest and width >= 2 * widths[-1] and units % width == 0:
                 widths.append(width)
         return widths
