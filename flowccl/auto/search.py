@@ -54,7 +54,8 @@ class PortfolioSearch(SearchState):
                         if self.best_ps < self.reached_ps:
                             self.reached_ps = self.best_ps
                             yield found
-                for found in self.after_round(self.reached_ps):
+                is_first = len(self.arms) == 1 < len(self.methods)  # other methods come before variants of its schedule
+                for found in () if is_first else self.after_round(self.reached_ps):
                     self.reached_ps = found.finish_ps
                     yield found
                 self.work_s = sum(arm.work_s for arm in self.arms) / PLACES

@@ -17,6 +17,7 @@ from flowccl.verifier.compact import verify_found
 log = logging.getLogger(__name__)
 
 _MOST_LATE = 3  # programs that are later than their schedules before the best of them is taken
+_PROGRAM_WORTH = 1.05  # times a schedule for whose program there is no time: one with a program is no later than that
 _MOST_PROVED = 10_000  # transfers: programs of larger schedules are proved when they are exported
 
 
@@ -86,12 +87,15 @@ def with_program(
     """The schedule with the earliest program that the runtime can run, and that program, which is proved.
 
     A program is later than its schedule where threadblocks wait for each other; then others are tried, the best first.
-    Those whose programs would take longer than `left_s` says are left out; where that is all of them, the first one is
-    returned, without its program. Programs are proved where there is time: they are when they are exported.
+    Those whose programs would take longer than `left_s` says are left out. The first of them is returned, without its
+    program, where the others are much later, or there are none. Programs are proved where there is time: they are when
+    they are exported.
     """
     problem, best, late, too_long = "", None, 0, None
     for schedule in found:
         if best is not None and (schedule.finish_ps >= best[1].program_ps or late == _MOST_LATE):
+            break
+        if too_long is not None and schedule.finish_ps > _PROGRAM_WORTH * too_long.finish_ps:
             break
         if lowering_s(schedule) > left_s():
             too_long = too_long or schedule

@@ -1,5 +1,6 @@
 """The choice among schedules: fewer chunks where they are as good, programs of all methods where a runtime is given."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -63,13 +64,16 @@ def test_a_program_that_takes_longer_than_what_is_left_is_left_out():
     assert lowered is not None
 
 
-def test_a_later_schedule_is_chosen_where_only_its_program_is_made_in_time(monkeypatch):
+def test_a_much_later_schedule_is_not_chosen_for_its_program(monkeypatch):
     early, late = (
         synthesize(machine("dgx_h100:1"), "allgather", 1 << 20, method=method, runtime="mscclpp", steps=1).schedule
         for method in ("direct", "ring")
     )
+    near = replace(early, method="near")
     assert late.finish_ps > 2 * early.finish_ps
     monkeypatch.setattr(choice, "lowering_s", lambda schedule: 10.0 if schedule is early else 0.1)
-    best, lowered = with_program([early, late], PROFILES["mscclpp"], None, lambda: 1.0)
-    assert best is late
+    profile = PROFILES["mscclpp"]
+    assert with_program([early, late], profile, None, lambda: 1.0) == (early, None)
+    best, lowered = with_program([early, near, late], profile, None, lambda: 1.0)
+    assert best is near
     assert lowered is not None
