@@ -52,6 +52,20 @@ def test_every_schedule_is_better_than_the_one_before_and_valid():
     assert all(b.finish_ps < a.finish_ps for a, b in pairwise(found))
 
 
+@pytest.mark.parametrize("names", [("direct",), ("direct", "greedy")])
+def test_the_first_schedule_is_varied_after_other_methods_had_their_first_step(names):
+    searched = search({name: load_method(name) for name in names}, steps=10)
+    begun = []
+
+    def after_round(best_ps: float) -> tuple[Schedule, ...]:
+        begun.append({arm.name for arm in searched.arms})
+        return ()
+
+    searched.after_round = after_round
+    assert list(searched.run())
+    assert begun[0] == set(names)
+
+
 def test_a_method_that_refuses_the_problem_is_dropped():
     found = list(search({"refuses": refuses, "direct": load_method("direct")}).run())
     assert found
