@@ -4,8 +4,9 @@ from flowccl.demand.collectives import collective
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.runtimes.profiles import PROFILES
-from flowccl.schedule.generation.carrying import carried_out
+from flowccl.schedule.generation.carrying import Carrier, carried_out
 from flowccl.search.context import SearchContext
+from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
 
 
@@ -27,3 +28,17 @@ def test_groups_are_as_wide_as_the_units_of_16_bytes_allow():
     assert width_of(16 * 3_907) == 1  # a prime number
     assert width_of(16 * 15_625, sms=4) == 1
     assert width_of(16 * 103, sms=132) == 1  # 103 threadblocks, of which each moves 16 bytes, are no wide group
+
+
+def test_a_schedule_with_more_messages_gets_narrower_groups_than_the_one_before():
+    """Groups that are as wide as the best ones so far have too few threadblocks for the messages of this one."""
+    known: dict = {}
+    for name, width in (("full:2:bandwidth=100", 4), ("full:32:bandwidth=100", 1)):
+        topology = machine(name)
+        problem = Problem(topology, collective("allgather", topology.num_gpus, 64 << 20))
+        schedule = next(filter(None, load_method("direct")(problem, SearchContext.with_limit(60.0))))
+        found = Carrier(PROFILES["mscclpp"], topology, sms=4, known=known)(schedule)
+        assert found is not None
+        assert found.execution is not None
+        assert found.execution.width == width
+        known = {key: variant for key, variant in known.items() if key == ("", 0)}  # as if it were another method

@@ -80,8 +80,9 @@ class Carrier:
         if key not in self.known or (is_small and is_near):
             for collected in self._collections(schedule, search.best) if first else (variant.collected,):
                 for protocol in protocols if is_small else (variant.protocol,):
-                    shapes = self._shapes(schedule, protocol, None if collected else variant)
-                    search.improve(protocol, shapes, collected)
+                    near = variant if search.best is not None and not collected else None
+                    shapes = self._shapes(schedule, protocol, near)
+                    search.improve(protocol, shapes, collected, thoroughly=is_small)
         if search.best is None:
             return None
         self.known[key] = self.known[kind, 0] = search.variant
@@ -252,15 +253,20 @@ class _VariantSearch:
     def __post_init__(self) -> None:
         self.best = self.carrier.run(self.schedule, self.variant)
 
-    def improve(self, protocol: str, shapes: list[tuple[int, int]], collected: str) -> None:
-        """Try all widths of groups with a protocol, in both orders, then other rates."""
+    def improve(self, protocol: str, shapes: list[tuple[int, int]], collected: str, thoroughly: bool) -> None:
+        """Try widths of groups with a protocol, in both orders, then other rates.
+
+        Where not `thoroughly`, a width is tried with one order, and only the best one with more receivers.
+        """
         chosen = replace(self.variant, protocol=protocol, collected=collected)
-        for width, receivers in shapes:
-            for longest_first in (False, True):
-                policy = replace(chosen.policy, longest_first=longest_first)
-                variant = replace(chosen, width=width, receivers=receivers, policy=policy)
-                if variant != self.variant:
-                    self._try(variant)
+        orders = (False, True) if thoroughly else (chosen.policy.longest_first,)
+        for alone in (True, False):
+            for width, receivers in shapes:
+                if (receivers == 1) == alone and (alone or thoroughly or width == self.variant.width):
+                    for order in orders:
+                        self._try_shape(chosen, width, receivers, order)
+        if not thoroughly:
+            self._try_shape(self.variant, self.variant.width, self.variant.receivers, not orders[0])
         for least in LEAST_RATES:
             if least != self.variant.policy.least:
                 self._try(replace(self.variant, policy=replace(self.variant.policy, least=least)))
@@ -268,6 +274,13 @@ class _VariantSearch:
         self._try(replace(self.variant, policy=replace(policy, leaves_capacity=not policy.leaves_capacity)))
         if self.schedule.rate_GBps.any():
             self._try(replace(self.variant, paced=not self.variant.paced))
+
+    def _try_shape(self, like: _Variant, width: int, receivers: int, longest_first: bool) -> None:
+        """Try a variant with another width, number of receivers, or order."""
+        policy = replace(like.policy, longest_first=longest_first)
+        variant = replace(like, width=width, receivers=receivers, policy=policy)
+        if variant != self.variant:
+            self._try(variant)
 
     def _try(self, variant: _Variant) -> bool:
         if not self.carrier.can_run(self.schedule):
