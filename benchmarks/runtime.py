@@ -18,7 +18,7 @@ from benchmarks.clusters import forget
 from benchmarks.report import best_baseline, geometric_mean_gap, is_later, replace_rows, stored_rows
 from benchmarks.textbook import carried_out
 from flowccl.errors import FlowcclError, InputError
-from flowccl.lowered import lower_for
+from flowccl.lowered import Lowered, lower_for
 from flowccl.result import Result
 from flowccl.runtimes.machine import known_sms
 from flowccl.runtimes.profiles import PROFILES
@@ -174,42 +174,25 @@ def measure(row: Row, time_limit_s: float, sms: int | None, seed: int, baselines
 
 
 def _facts(result: Result) -> dict[str, Any]:
-    """What a row shows of a result. `program_us` is None while the schedule has no program."""
-    schedule, lowered = result.schedule, result.lowered
-    execution = schedule.execution
+    """What a row shows of a result. `program_us` is that of the program which `flowccl export` writes."""
+    schedule, execution = result.schedule, result.schedule.execution
+    assert execution is not None
+    lowered = result.lowered or _exported(schedule, execution.sms)
     return {
         "finish_us": schedule.finish_us,
         "lower_bound_us": result.bound.us,
         "gap": result.gap,
         "method": schedule.method,
         "chunks": schedule.demand.pieces,
-        "width": None if execution is None else execution.width,
-        "protocol": None if execution is None else execution.protocol,
-        "sms": None if execution is None else execution.sms,
-        "threadblocks": threadblocks(result),
+        "width": execution.width,
+        "protocol": execution.protocol,
+        "sms": execution.sms,
+        "threadblocks": None if lowered is None else lowered.threadblocks,
         "messages_per_gpu": result.metrics.messages_per_gpu,
         "served_bytes": schedule.demand.size_bytes,
         "program_us": None if lowered is None else lowered.program_us,
         "bound_witness": result.bound.witness,
     }
-
-
-def threadblocks(result: Result) -> int | None:
-    """The most threadblocks that a GPU uses: those of its program, else those of the groups that have work."""
-    schedule, execution = result.schedule, result.schedule.execution
-    if result.lowered is not None:
-        return result.lowered.threadblocks
-    if execution is None:
-        return None
-    groups: dict[int, set[int]] = {}
-    timing = schedule.timing
-    for column, transfer, node in (
-        (schedule.issuer, timing.root_transfer, timing.root_node),
-        (schedule.receiver, timing.end_transfer, timing.end_node),
-    ):
-        for gpu, group in zip(node.tolist(), column[transfer].tolist(), strict=True):
-            groups.setdefault(gpu, set()).add(group)
-    return max((len(used - {-1}) * execution.width for used in groups.values()), default=0) + execution.posters
 
 
 def _baselines_us(topology: Topology, collective: str, size_bytes: int, sms: int, answer_us: float) -> dict[str, float]:
@@ -220,18 +203,19 @@ def _baselines_us(topology: Topology, collective: str, size_bytes: int, sms: int
     found: dict[str, float] = {}
     for schedule in carried_out(topology, collective, size_bytes, sms):
         name = schedule.method + (", packets" if schedule.execution is not None and schedule.execution.packets else "")
-        if schedule.finish_us < found.get(name, math.inf) and (schedule.finish_us >= answer_us or _runs(schedule, sms)):
+        if schedule.finish_us < found.get(name, math.inf) and (
+            schedule.finish_us >= answer_us or _exported(schedule, sms)
+        ):
             found[name] = schedule.finish_us
     return found
 
 
-def _runs(schedule: Schedule, sms: int) -> bool:
-    """Whether MSCCL++ has a program for a schedule."""
+def _exported(schedule: Schedule, sms: int) -> Lowered | None:
+    """The program of a schedule, for which the time limit of the search may not have left time; None if it has none."""
     try:
-        lower_for(schedule, PROFILES["mscclpp"], sms)
+        return lower_for(schedule, PROFILES["mscclpp"], sms)
     except InputError:
-        return False
-    return True
+        return None
 
 
 # -- rows, files, text ----------------------------------------------------------------------------------------------

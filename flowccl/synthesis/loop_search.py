@@ -73,7 +73,10 @@ class LoopSearch:
                 yield found
 
     def variants(self, best_ps: float, may_take: Callable[[float], bool]) -> Iterator[Schedule | None]:
-        """Try other orders and rates in the best schedule with loops, or else in the most promising one."""
+        """Try other orders and rates in the best schedule with loops, or else in the most promising one.
+
+        Then try what was best in the other schedules.
+        """
         trial = self.best or min(self.tried, key=lambda trial: trial.expected_ps, default=None)
         if trial is None:
             return
@@ -87,6 +90,13 @@ class LoopSearch:
             found = self._run(replace(base, policy=replace(base.policy, **change)), best_ps)
             best_ps = best_ps if found is None else found.finish_ps
             yield found
+        base = self.best or trial
+        others = [replace(other, policy=base.policy) for other in self.tried if other.policy != base.policy]
+        for other in sorted(others, key=lambda trial: trial.expected_ps):
+            if other.schedule is not base.schedule and other.expected_ps < best_ps and may_take(self._takes_s(other)):
+                found = self._run(other, best_ps)
+                best_ps = best_ps if found is None else found.finish_ps
+                yield found
 
     def _run(self, trial: _Trial, best_ps: float) -> Schedule | None:
         began_s = thread_time()
