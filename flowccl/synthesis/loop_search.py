@@ -77,6 +77,8 @@ class LoopSearch:
 
         Then try what was best in the other schedules.
         """
+        if self.best is not None and self.best.expected_ps >= best_ps:
+            self.best = None  # what has been found since is earlier than all that it promises
         trial = self.best or min(self.tried, key=lambda trial: trial.expected_ps, default=None)
         if trial is None:
             return
