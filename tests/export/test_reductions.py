@@ -8,6 +8,7 @@ import pytest
 
 from flowccl.demand.collectives import collective
 from flowccl.export.formats.read_mscclpp import _parsed_by_operation, parse_mscclpp
+from flowccl.export.lowering.balance import balanced
 from flowccl.export.program import lower_program
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.interpreter import interpret
@@ -18,6 +19,7 @@ from flowccl.runtimes.profiles import PROFILES
 from flowccl.schedule.files import schedule_from_json, schedule_to_json
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.generation.looping import repeated
+from flowccl.schedule.messages import messages_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.builders import full
@@ -49,6 +51,19 @@ def test_what_arrives_together_is_one_operation(protocol: str, name: str, inplac
     assert program.findings == ()
     assert program.program_ps == schedule.finish_ps
     assert sources(program.data, name) == {4}  # the GPU's own data and three arrivals
+
+
+@pytest.mark.parametrize("receivers", [1, 2])
+def test_what_is_reduced_together_stays_so_in_other_groups(receivers: int) -> None:
+    """With a group for each arrival, a program was 27 % later than its schedule."""
+    schedule = Engine(planned(4, 1 << 18), Execution(MSCCLPP, 16, 2, receivers=receivers)).run()
+    assert schedule is not None
+    assert schedule.costs is not None
+    spread = balanced(schedule, messages_of(schedule, schedule.costs.is_proxied), schedule.execution, 0)
+    assert not np.array_equal(spread.issuer, schedule.issuer)
+    assert verify(spread) == []
+    assert spread.finish_ps == schedule.finish_ps
+    assert lower_program(spread).program_ps == schedule.finish_ps
 
 
 @pytest.mark.parametrize("inplace", [False, True])

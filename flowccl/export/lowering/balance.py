@@ -1,18 +1,38 @@
 """Other groups for the jobs of a schedule, where some threadblocks would have too many operations.
 
-A job is what a group does for a message: issue it, pack it, or work on it after its arrival. Its time stays; any group
-of the GPU that is free then can do it. The engine prefers groups with low numbers, so that few threadblocks are used.
+A job is what a group does for a message: issue it, pack it, or work on it after its arrival, together with what is
+reduced in the same operation. Its time stays; any group of the GPU that is free then can do it. The engine prefers
+groups with low numbers, so that few threadblocks are used.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
+from flowccl.arrays import NEVER
 from flowccl.errors import InputError
 from flowccl.runtimes.execution import Execution
-from flowccl.runtimes.limits import ISSUE_OPERATIONS, RECEIVE_OPERATIONS
+from flowccl.runtimes.limits import FURTHER_OPERATIONS, ISSUE_OPERATIONS, RECEIVE_OPERATIONS
+from flowccl.schedule.clock import reduced_together
 from flowccl.schedule.messages import Messages
 from flowccl.schedule.schedule import Schedule
+
+
+class _Job(NamedTuple):
+    """What a group of a GPU does from one time until another, for some messages: it issues one, or works on several."""
+
+    begin_ps: int
+    end_ps: int
+    issues: bool
+    messages: list[int]
+    rank: int
+
+    @property
+    def operations(self) -> int:
+        """The operations of the group."""
+        return ISSUE_OPERATIONS if self.issues else RECEIVE_OPERATIONS + FURTHER_OPERATIONS * (len(self.messages) - 1)
 
 
 def balanced(schedule: Schedule, messages: Messages, execution: Execution, posters: int) -> Schedule:
@@ -22,48 +42,55 @@ def balanced(schedule: Schedule, messages: Messages, execution: Execution, poste
     InputError where those do not suffice.
     """
     groups = min(execution.groups, (execution.sms - posters) // execution.width)
-    costs, timing = schedule.costs, schedule.timing
-    assert costs is not None
-    first = messages.first
-    issued, usable = np.zeros(len(schedule), dtype=np.int64), np.zeros(len(schedule), dtype=np.int64)
-    np.maximum.at(issued, timing.root_transfer, timing.root_to_ps)
-    np.maximum.at(usable, timing.end_transfer, timing.end_arrival_ps)
-    packed = schedule.start_ps + costs.pack_ps
-    until = np.where(costs.is_proxied, packed, issued)
-    sends = np.flatnonzero(schedule.issuer[first] >= 0)
-    works = np.flatnonzero(schedule.receiver[first] >= 0)
-    rows = [
-        (int(schedule.start_ps[first[m]]), int(until[first[m]]), 1, int(m), int(messages.src[m])) for m in sends
-    ] + [
-        (
-            int(usable[first[m]] - costs.work_ps[first[m]]),
-            int(usable[first[m]]),
-            0,
-            int(m),
-            int(messages.end[messages.end_ptr[m]]),
-        )
-        for m in works
-    ]
-    issuer, receiver = schedule.issuer[first].copy(), schedule.receiver[first].copy()
     nodes = 1 + int(max(messages.src.max(initial=0), messages.end.max(initial=0)))
-    free, load = np.zeros((nodes, groups), dtype=np.int64), np.zeros((nodes, groups), dtype=np.int64)
-    for begin, end, is_send, m, rank in sorted(rows):
-        several = 1 if is_send else execution.receivers
-        until, most = (
-            column[rank, : groups // several * several].reshape(-1, several).max(axis=1) for column in (free, load)
-        )
-        able = np.flatnonzero(until <= begin)
-        if not len(able):
+    free, load = np.zeros((2, nodes, groups), dtype=np.int64)
+    issuer, receiver = schedule.issuer[messages.first].copy(), schedule.receiver[messages.first].copy()
+    for job in sorted([*_issues(schedule, messages), *_works(schedule, messages)]):
+        several = 1 if job.issues else execution.receivers
+        until, operations = free[job.rank], load[job.rank]
+        if several > 1:
+            teams = groups // several * several
+            until, operations = (column[:teams].reshape(-1, several).max(axis=1) for column in (until, operations))
+        team = int(np.argmin(np.where(until <= job.begin_ps, operations, NEVER)))
+        if until[team] > job.begin_ps:
             raise InputError(
                 f"mscclpp cannot run this schedule on {execution.sms} threadblocks: {posters} of them post messages to "
                 "the NIC; synthesize with a larger --sms"
             )
-        group = int(able[np.argmin(most[able])]) * several
-        (issuer if is_send else receiver)[m] = group
-        free[rank, group : group + several] = end
-        load[rank, group : group + several] += ISSUE_OPERATIONS if is_send else RECEIVE_OPERATIONS
-        if is_send:  # those that wait for it
-            for other in messages.end[messages.end_ptr[m] : messages.end_ptr[m + 1]].tolist():
-                load[other, group] += 1
-    of = np.searchsorted(first, schedule.leader)
+        group = team * several
+        (issuer if job.issues else receiver)[job.messages] = group
+        free[job.rank, group : group + several] = job.end_ps
+        load[job.rank, group : group + several] += job.operations
+        if job.issues:  # those that wait for it
+            (m,) = job.messages
+            load[messages.end[messages.end_ptr[m] : messages.end_ptr[m + 1]], group] += 1
+    of = np.searchsorted(messages.first, schedule.leader)
     return replace(schedule, issuer=issuer[of], receiver=receiver[of])
+
+
+def _issues(schedule: Schedule, messages: Messages) -> Iterator[_Job]:
+    """The jobs of groups that issue or pack messages."""
+    costs, timing, first = schedule.costs, schedule.timing, messages.first
+    assert costs is not None
+    until = np.zeros(len(schedule), dtype=np.int64)
+    np.maximum.at(until, timing.root_transfer, timing.root_to_ps)
+    until = np.where(costs.is_proxied, schedule.start_ps + costs.pack_ps, until)[first].tolist()
+    begin, src = schedule.start_ps[first].tolist(), messages.src.tolist()
+    for m in np.flatnonzero(schedule.issuer[first] >= 0).tolist():
+        yield _Job(begin[m], until[m], True, [m], src[m])
+
+
+def _works(schedule: Schedule, messages: Messages) -> Iterator[_Job]:
+    """The jobs of groups that work on what has arrived; messages that are reduced in one operation are one job."""
+    costs, timing, first = schedule.costs, schedule.timing, messages.first
+    assert costs is not None
+    usable = np.zeros(len(schedule), dtype=np.int64)
+    np.maximum.at(usable, timing.end_transfer, timing.end_arrival_ps)
+    end, begin = usable[first], (usable - costs.work_ps)[first]
+    works = np.flatnonzero(schedule.receiver[first] >= 0)
+    together = reduced_together(schedule)[first[works]]
+    order = np.argsort(together, kind="stable")
+    for some in np.split(works[order], 1 + np.flatnonzero(np.diff(together[order]))):
+        if len(some):
+            rank = int(messages.end[messages.end_ptr[some[0]]])
+            yield _Job(int(begin[some].min()), int(end[some].max()), False, some.tolist(), rank)
