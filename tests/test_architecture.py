@@ -37,7 +37,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "units": {"errors"},
     "files": {"errors", "units"},
     "solver": {"errors"},
-    "topology": BASE,
+    "topology": BASE | {"compiled"},
     "runtimes": BASE | {"topology"},
     "demand": BASE | {"topology"},
     "schedule": DEMAND | {"compiled", "runtimes"},

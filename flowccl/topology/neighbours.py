@@ -5,9 +5,10 @@ of routes per pair is bounded, so fat trees stay tractable. Ties are broken by a
 which spreads the sources over equal routes; alike links side by side take turns, by the port of the source.
 """
 
-import heapq
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from flowccl.arrays import pointers
 from flowccl.topology.routes import Routes, RouteShape, route_shape
 from flowccl.topology.topology import Link, Topology
+
+if TYPE_CHECKING:
+    from flowccl.topology.route_search_kernels import Ports
 
 ROUTES_PER_PAIR = 4
 
@@ -37,9 +41,7 @@ class Neighbours:
             return self
         count = np.diff(self.pair_ptr)[keep]
         routes = np.repeat(self.pair_ptr[:-1][keep] - np.cumsum(count) + count, count) + np.arange(count.sum())
-        lists = [self.routes.links(int(route)) for route in routes]
-        pair_ptr = pointers(count)
-        return Neighbours(self.topology, self.src[keep], self.end[keep], pair_ptr, Routes.from_lists(lists))
+        return Neighbours(self.topology, self.src[keep], self.end[keep], pointers(count), self.routes.only(routes))
 
     @cached_property
     def shape(self) -> RouteShape:
@@ -67,8 +69,7 @@ class Neighbours:
         """Return the neighbours with the routes of each pair sorted by their time for a chunk of `size_bytes` bytes."""
         pair = np.repeat(np.arange(len(self.src)), np.diff(self.pair_ptr))
         order = np.lexsort((self.route_cost_ps(size_bytes), pair))
-        lists = [self.routes.links(int(route)) for route in order]
-        return Neighbours(self.topology, self.src, self.end, self.pair_ptr, Routes.from_lists(lists))
+        return Neighbours(self.topology, self.src, self.end, self.pair_ptr, self.routes.only(order))
 
     def distance_ps(self, size_bytes: float) -> NDArray[np.float64]:
         """Shortest time between any two nodes over any number of pairs; inf for switches and if there is no path."""
@@ -87,78 +88,50 @@ def neighbours(topology: Topology, routes_per_pair: int = ROUTES_PER_PAIR) -> Ne
 
 @lru_cache(maxsize=8)
 def _neighbours(topology: Topology, routes_per_pair: int) -> Neighbours:
-    rows: list[tuple[int, int, tuple[int, ...]]] = []
-    ports = Ports(topology)
-    for node in np.flatnonzero(topology.stores).tolist():
-        found = routes_from(topology, node, routes_per_pair, ports)
-        rows += [(node, end, links) for end in sorted(found) for links in found[end]]
-    pair_of = [(src, end) for src, end, _ in rows]
-    first = [i for i, pair in enumerate(pair_of) if i == 0 or pair != pair_of[i - 1]]
-    return Neighbours(
-        topology,
-        np.array([pair_of[i][0] for i in first], dtype=np.int32),
-        np.array([pair_of[i][1] for i in first], dtype=np.int32),
-        np.array([*first, len(rows)], dtype=np.int64),
-        Routes.from_lists([links for _, _, links in rows]),
-    )
+    return _found(topology, np.flatnonzero(topology.stores), routes_per_pair)
 
 
-class Ports:
-    """What searches for routes need to know of each link, in lists.
-
-    `out` has for each node the links that leave it: link, end, whether that stores, latency, time per byte, a number
-    that equal links side by side share, its place among these, and how many they are. `port` is the number of a link
-    among the links into the same node.
-    """
-
-    def __init__(self, topology: Topology) -> None:
-        groups: dict[Link, list[int]] = {}
-        alike, self.port, into = list[list[int]](), list[int](), [0] * len(topology.nodes)
-        place = list[int]()
-        for index, link in enumerate(topology.links):
-            alike.append(groups.setdefault(link, []))
-            place.append(len(alike[-1]))
-            alike[-1].append(index)
-            self.port.append(into[link.dst])
-            into[link.dst] += 1
-        self.stores = topology.stores.tolist()
-        slowness = (1.0 / topology.link_GBps).tolist()
-        columns = (topology.link_dst.tolist(), topology.link_latency_ps.tolist(), slowness, alike, place)
-        self.out: list[list[tuple[int, int, bool, int, float, int, int, int]]] = [[] for _ in topology.nodes]
-        rows = zip(topology.link_src.tolist(), *columns, strict=True)
-        for index, (src, end, latency, slow, same, at) in enumerate(rows):
-            self.out[src].append((index, end, self.stores[end], latency, slow, same[0], at, len(same)))
-
-
-def routes_from(
-    topology: Topology, src: int, most: int, ports: Ports | None = None
-) -> dict[int, list[tuple[int, ...]]]:
+def routes_from(topology: Topology, src: int, most: int) -> dict[int, list[tuple[int, ...]]]:
     """Return up to `most` routes to each end, best first; the search expands every switch at most `most` times."""
-    ports = ports or Ports(topology)
-    found: dict[int, list[tuple[int, ...]]] = {}
-    expanded: dict[int, int] = {}
-    queue: list[tuple[int, float, int, tuple[int, int], int, tuple[int, ...], frozenset[int]]]
-    queue = [(0, 0.0, 0, (0, 0), src, (), frozenset())]
-    while queue:
-        far, slow, hops, _, node, links, passed = heapq.heappop(queue)
-        if links and ports.stores[node]:
-            routes = found.setdefault(node, [])
-            if len(routes) < most:
-                routes.append(links)
-            continue
-        times = expanded.get(node, 0)
-        if times >= most:
-            continue
-        expanded[node] = times + 1
-        port, salt = ports.port[links[0]] if links else 0, src * 40503 + node * 7919
-        for link, end, stores, latency, slowness, first, place, alike in ports.out[node]:
-            if end == src or end in passed or (stores and len(found.get(end, ())) >= most):
-                continue
-            tie = (first * 2654435761 + salt) & 0xFFFF, (place - port) % alike
-            beyond = passed if stores else passed | {end}
-            row = (far + latency, max(slow, slowness), hops + 1, tie, end, (*links, link), beyond)
-            heapq.heappush(queue, row)
-    return found
+    near = _found(topology, np.array([src]), most)
+    ends = zip(near.end.tolist(), pairwise(near.pair_ptr.tolist()), strict=True)
+    return {end: [near.routes.links(route) for route in range(low, high)] for end, (low, high) in ends}
+
+
+def _found(topology: Topology, sources: NDArray[np.int64], most: int) -> Neighbours:
+    """The pairs that start at some nodes."""
+    from flowccl.topology.route_search_kernels import find_routes
+
+    found = find_routes(sources.astype(np.int64), most, _ports(topology))
+    return Neighbours(topology, found.src, found.end, pointers(found.routes), Routes(pointers(found.hops), found.link))
+
+
+@lru_cache(maxsize=8)
+def _ports(topology: Topology) -> "Ports":
+    """What the search for routes needs to know of each link and node."""
+    from flowccl.topology.route_search_kernels import Ports
+
+    groups: dict[Link, list[int]] = {}
+    alike, place, port, into = list[list[int]](), list[int](), list[int](), [0] * len(topology.nodes)
+    for index, link in enumerate(topology.links):
+        alike.append(groups.setdefault(link, []))
+        place.append(len(alike[-1]))
+        alike[-1].append(index)
+        port.append(into[link.dst])
+        into[link.dst] += 1
+    ptr, out = topology.out_links
+    return Ports(
+        np.ascontiguousarray(topology.stores),
+        ptr,
+        out.astype(np.int64),
+        topology.link_dst.astype(np.int64),
+        topology.link_latency_ps.astype(np.int64),
+        1.0 / topology.link_GBps,
+        np.array([same[0] for same in alike], dtype=np.int64),
+        np.array(place, dtype=np.int64),
+        np.array([len(same) for same in alike], dtype=np.int64),
+        np.array(port, dtype=np.int64),
+    )
 
 
 def reach(topology: Topology) -> NDArray[np.bool_] | None:

@@ -1,7 +1,6 @@
 """The machine of an event simulation: routes between GPUs with their costs."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
@@ -11,7 +10,7 @@ from flowccl.runtimes.costs import FREE
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
-from flowccl.topology.neighbours import ROUTES_PER_PAIR, Ports, routes_from
+from flowccl.topology.neighbours import ROUTES_PER_PAIR, routes_from
 from flowccl.topology.routes import Routes, route_shape
 from flowccl.topology.topology import Topology
 from flowccl.units import busy_ps
@@ -89,16 +88,12 @@ class SimulatedNetwork:
     def _routes_from(self, src: int) -> dict[int, list[SimulatedRoute]]:
         """The routes from a GPU to all that a link or switches connect it with."""
         if src not in self.routes:
-            found = routes_from(self.topology, src, ROUTES_PER_PAIR, self._ports)
+            found = routes_from(self.topology, src, ROUTES_PER_PAIR)
             routes = Routes.from_lists([links for several in found.values() for links in several])
             made = _simulated(self.topology, routes, self.profile) if found else []
             ptr = [0, *accumulate(len(several) for several in found.values())]
             self.routes[src] = {end: made[low:high] for end, low, high in zip(found, ptr, ptr[1:], strict=False)}
         return self.routes[src]
-
-    @cached_property
-    def _ports(self) -> Ports:
-        return Ports(self.topology)
 
     def _only_switches(self, nodes: list[int]) -> bool:
         return all(node >= self.topology.num_gpus for node in nodes)
