@@ -213,17 +213,15 @@ def _straight(topology: Topology, routes: Routes) -> NDArray[np.bool_]:
     size = np.diff(routes.ptr)
     result = np.zeros(len(routes), dtype=np.bool_)
     for width in np.unique(size[size > 0]).tolist():
-        links = routes.link[(routes.ptr[:-1][size == width])[:, None] + np.arange(width)]
+        chosen = np.flatnonzero(size == width)
+        links = routes.link[routes.ptr[:-1][chosen] + np.arange(width)[:, None]]
         src, dst = topology.link_src[links], topology.link_dst[links]
-        inner = np.sort(dst[:, :-1], axis=1)
-        result[size == width] = (
-            (src[:, 1:] == dst[:, :-1]).all(axis=1)
-            & topology.cuts_through[inner].all(axis=1)
-            & (inner[:, 1:] != inner[:, :-1]).all(axis=1)
-            & topology.stores[src[:, 0]]
-            & topology.stores[dst[:, -1]]
-            & (src[:, 0] != dst[:, -1])
-        )
+        good = topology.stores[src[0]] & topology.stores[dst[-1]] & (src[0] != dst[-1])
+        for hop in range(width - 1):
+            good &= (src[hop + 1] == dst[hop]) & topology.cuts_through[dst[hop]]
+            for other in range(hop):
+                good &= dst[hop] != dst[other]
+        result[chosen] = good
     return result
 
 

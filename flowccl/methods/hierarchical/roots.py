@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import distinct
 from flowccl.methods.hierarchical.loads import POWER
 from flowccl.methods.hierarchical.trees import DIRECT, TreeBuilder
 
@@ -30,9 +31,9 @@ class RootChoice:
         between = network.joins_groups(label)
         used, none = network.links[between], len(network.topology.links)
         last = (used < none).sum(axis=1) - 1
-        out = np.stack((network.src[between], used[:, 0]), axis=1)
-        into = np.stack((network.end[between], used[np.arange(len(used)), last]), axis=1)
-        self.sides = [np.unique(side, axis=0).T.astype(np.int64) for side in (out, into)]  # GPU, link
+        out = network.src[between] * np.int64(none) + used[:, 0]
+        into = network.end[between] * np.int64(none) + used[np.arange(len(used)), last]
+        self.sides = [np.divmod(distinct(side), none) for side in (out, into)]  # GPU, link
         self.transfers = {arity: _transfers(self.groups, arity) for arity in (DIRECT, _BINARY)}
         self.placed_at = np.zeros(len(label))
         self.asked, self.placed = np.zeros((2, self.groups))  # chunks of each group so far, and those with roots there
