@@ -98,6 +98,22 @@ class Commodities:
         ends = _touches(self.destination, self._destination_bits, far)
         return np.flatnonzero(starts & ends)
 
+    def crossing_bytes(self, far: NDArray[np.bool_]) -> int:
+        """Return the bytes of the groups with a source on the near side and a destination on the far side."""
+        if self._bytes_between is None:
+            return int(self.bytes[self.crossing(far)].sum())
+        gpus = self.topology.num_gpus
+        return int((self._bytes_between @ far[:gpus].astype(np.int64))[~far[:gpus]].sum())
+
+    @cached_property
+    def _bytes_between(self) -> NDArray[np.int64] | None:
+        """The bytes from each GPU to each other one, where every group has one source and one destination."""
+        if not len(self.source) == len(self.bytes) == len(self.destination):
+            return None
+        table = np.zeros((self.topology.num_gpus, self.topology.num_gpus), dtype=np.int64)
+        np.add.at(table, (self.source, self.destination), self.bytes)
+        return table
+
     def heads_and_tails(
         self, far: NDArray[np.bool_], links: NDArray[np.int64], group: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:

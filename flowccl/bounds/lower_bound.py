@@ -16,6 +16,7 @@ time-expanded LP    a linear program over epochs; only `tightened` solves it, wh
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 
 import numpy as np
@@ -154,21 +155,20 @@ def _work(commodities: Commodities) -> Bound:
 def _cuts(commodities: Commodities, demand: Demand, should_stop: Callable[[], bool]) -> list[Bound]:
     """Bounds of the cuts, those with most bytes per bandwidth first, until no further cut can be better."""
     cuts = list(takewhile(lambda cut: not should_stop(), cut_families(commodities.topology, commodities)))
-    crossing = [commodities.crossing(cut.far) for cut in cuts]
+    crossing = cache(lambda at: commodities.crossing(cuts[at].far))
     simple = np.array(
-        [whole_ps(1000.0 * int(commodities.bytes[g].sum()) / c.GBps) for c, g in zip(cuts, crossing, strict=True)],
-        dtype=np.int64,
+        [whole_ps(1000.0 * commodities.crossing_bytes(cut.far) / cut.GBps) for cut in cuts], dtype=np.int64
     )
     farthest = int(commodities.latency_ps[np.isfinite(commodities.latency_ps)].max(initial=0.0))
     farthest += int(commodities.ready_ps.max() + commodities.tail_ps.max())
     result: list[tuple[Bound, int]] = []
     best, entries = 0, 0
     for at in np.argsort(-simple, kind="stable").tolist():
-        entries += len(crossing[at]) * len(cuts[at].links) + len(commodities.destination)
+        entries += len(crossing(at)) * len(cuts[at].links) + len(commodities.destination)
         hopeless = simple[at] + 3 * farthest <= best  # head, link and tail are at most this far
-        if not len(crossing[at]) or hopeless or (result and (entries > _MAX_ENTRIES or should_stop())):
+        if not len(crossing(at)) or hopeless or (result and (entries > _MAX_ENTRIES or should_stop())):
             break
-        result.append((_cut(commodities, cuts[at], crossing[at]), at))
+        result.append((_cut(commodities, cuts[at], crossing(at)), at))
         best = max(best, result[-1][0].ps)
     found = [bound for bound, _ in result]
     if len(commodities.source) > len(commodities.bytes) or commodities.copies:
@@ -179,7 +179,7 @@ def _cuts(commodities: Commodities, demand: Demand, should_stop: Callable[[], bo
             distinct.setdefault((bound.ps, rate, len(cuts[at].links)), at)
         alike = [at for _, at in result if at not in distinct.values()]
         chosen = [] if should_stop() else [*distinct.values(), *alike][:_PARTIAL]
-        found += [_partial_reduction_cut(commodities, demand, cuts[at], crossing[at]) for at in chosen]
+        found += [_partial_reduction_cut(commodities, demand, cuts[at], crossing(at)) for at in chosen]
     return found
 
 

@@ -8,6 +8,8 @@ half of the weight counts as half a link. With all weight on one source and one 
 tail.
 """
 
+from math import ceil
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -68,12 +70,14 @@ def _variants(
     and others for equal weights on the ranks that are farthest from the links.
     """
     levels = min(max(len(ranks) for ranks, _ in sets), MOST_LEVELS)
-    away = [wait + direct[ranks].min(axis=1) for ranks, wait in sets]
+    nearest = direct.min(axis=1)
+    away = [wait + nearest[ranks] for ranks, wait in sets]
+    ordered = [np.sort(far) for far in away]
     result = []
-    for quantile in np.linspace(0, 1, _SETS if levels > 1 else 1):
+    for quantile in np.linspace(0, 1, _SETS if levels > 1 else 1).tolist():
         least = np.full((hub_to_link.shape[1], levels), np.inf)
-        for (ranks, wait), far in zip(sets, away, strict=True):
-            chosen = np.flatnonzero(far >= np.quantile(far, quantile, method="higher"))
+        for (ranks, wait), far, values in zip(sets, away, ordered, strict=True):
+            chosen = np.flatnonzero(far >= values[ceil(quantile * (len(values) - 1))])
             met = np.sort(to_hub[ranks[chosen]] + wait[chosen][:, None], axis=0)
             count = np.arange(levels) * len(chosen) // levels  # the rank that completes more than that fraction
             times = (met[count][:, :, None] + hub_to_link[None]).min(axis=1)

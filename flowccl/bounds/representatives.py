@@ -53,10 +53,16 @@ Lists = dict[int, tuple[NDArray[np.int32], I64]]
 def _lists(group_of: I64, rank: NDArray[np.int32], wait_ps: I64, part: I64) -> list[Lists]:
     """The distinct sets of ranks of all commodities, by part."""
     sets = distinct_sets(group_of, rank, wait_ps, part >= 0, np.arange(int(group_of.max()) + 1))
-    return [
-        {p: (ranks[part[ranks] == p], wait[part[ranks] == p]) for p in np.unique(part[ranks]).tolist()}
-        for ranks, wait in sets
-    ]
+    return [_by_part(ranks, wait, part[ranks]) for ranks, wait in sets]
+
+
+def _by_part(ranks: NDArray[np.int32], wait_ps: I64, part: I64) -> Lists:
+    """The ranks of one set, by part."""
+    order = np.argsort(part, kind="stable")
+    ranks, wait_ps, part = ranks[order], wait_ps[order], part[order]
+    first = np.flatnonzero(np.diff(part, prepend=-1))
+    names, ends = part[first].tolist(), [*first[1:].tolist(), len(part)]
+    return {name: (ranks[a:b], wait_ps[a:b]) for name, a, b in zip(names, first.tolist(), ends, strict=True)}
 
 
 def _table(some: list[Lists], levels: int, to_hub: Times, hub_to_link: Times, other_than: I64) -> Times:
