@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowccl.arrays import pointers
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
@@ -52,17 +53,16 @@ def with_merged_lanes(method: Method) -> Method:
 
 def on_lanes(schedule: Schedule, lanes: Lanes) -> Schedule | None:
     """A schedule on trunks as one on their lanes: each transfer takes a lane that is free; None where none is."""
+    from flowccl.schedule.free_lane_kernels import free_lanes
+
     timing = schedule.timing
     order = np.argsort(timing.hop_transfer, kind="stable")
-    link, chosen = timing.hop_link[order], np.empty(len(order), dtype=np.int64)
-    starts, ends = timing.hop_from_ps[order], timing.hop_to_ps[order]
-    free = {int(trunk): {int(lane): 0 for lane in np.flatnonzero(lanes.link == trunk)} for trunk in np.unique(link)}
-    for hop in np.argsort(starts, kind="stable").tolist():
-        lane, since = min(free[int(link[hop])].items(), key=lambda one: one[1])
-        if since > starts[hop]:
-            return None
-        free[int(link[hop])][lane] = int(ends[hop])
-        chosen[hop] = lane
+    trunk, start_ps = timing.hop_link[order].astype(np.int64), timing.hop_from_ps[order]
+    lane, lane_ptr = np.argsort(lanes.link, kind="stable"), pointers(np.bincount(lanes.link))
+    first = np.argsort(start_ps, kind="stable")
+    chosen = free_lanes(first, trunk, start_ps, timing.hop_to_ps[order], lane_ptr, lane)
+    if chosen.min(initial=0) < 0:
+        return None
     ptr = np.searchsorted(timing.hop_transfer[order], np.arange(len(schedule) + 1)).astype(np.int64)
     routes = Routes(ptr, chosen.astype(np.int32))
     rows = (schedule.chunk, routes, schedule.start_ps, schedule.reduce, schedule.method)

@@ -6,6 +6,7 @@ trunk is several lanes side by side, each as fast as the fastest transfer that c
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,7 @@ def split_trunks(topology: Topology) -> Lanes | None:
     return Lanes(split, topology, link)
 
 
+@lru_cache(maxsize=8)
 def merge_lanes(topology: Topology) -> Lanes | None:
     """The machine as `original`, with alike links side by side between switches merged to trunks; None without any."""
     if topology.changes or topology.limits:

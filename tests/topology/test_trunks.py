@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flowccl import synthesize
+from flowccl.adapters.trunks import on_lanes
 from flowccl.demand.collectives import alltoall, collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.schedule.generation.serial import fits
@@ -15,7 +16,7 @@ from flowccl.topology.builders import ring
 from flowccl.topology.machines import machine
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Link, Node, Topology
-from flowccl.topology.trunks import peak_rates_GBps, split_trunks
+from flowccl.topology.trunks import merge_lanes, peak_rates_GBps, split_trunks
 from flowccl.verifier.verify import verify
 
 
@@ -131,3 +132,14 @@ def test_limits_hold_for_all_lanes_together():
     assert lanes.topology.limits[0].links == (8, 9, 10, 11)
     result = synthesize(topology, collective("allgather", 4, 400_000), steps=10)
     assert verify(result.schedule) == []
+
+
+@pytest.mark.parametrize(("starts", "fitting"), [([0, 0, 1_000_000], True), ([0, 0, 999_999], False)])
+def test_transfers_on_a_trunk_take_lanes_that_are_free(starts: list[int], fitting: bool):
+    lanes = merge_lanes(dumbbell(gpus=6, lanes=2))
+    assert lanes is not None
+    found = on_lanes(crossing(lanes.original, starts), lanes)
+    assert (found is not None) == fitting
+    if found is not None:
+        assert verify(found) == []
+        assert len(set(found.routes.link[1::3].tolist())) == 2
