@@ -138,6 +138,19 @@ def least_loaded(t: TreeTables, load_ps: F64, a: int, b: int, size: float) -> in
 
 
 @inner
+def least_loaded_like(t: TreeTables, load_ps: F64, route: int, size: float) -> int:
+    """The best of the routes between the same two GPUs as the first one of them."""
+    count, best = t.alike[t.src[route], t.end[route]], route
+    if count > 1:
+        least = route_cost(t, load_ps, route, size)
+        for other in range(route + 1, route + count):
+            cost = route_cost(t, load_ps, other, size)
+            if cost * _EQUAL < least:
+                best, least = other, cost
+    return best
+
+
+@inner
 def is_uneven(t: TreeTables, pool: I64, root: int, low: int, high: int) -> bool:
     """Whether the root has direct links to some GPUs and much slower routes to others: then GPUs forward chunks."""
     none, fastest, slowest, direct = len(t.per_byte_ps) - 1, np.inf, 0.0, False

@@ -153,21 +153,28 @@ class TreeBuilder:
         return bool((~near & ~own).any() or any(inside))
 
     def _own_routes(self, labels: I64, most_groups: int) -> I64:
-        """The route along the rail of each sender to each group, on each level; -1: it has none, or several.
+        """The first route along the rail of each sender to each group, on each level; -1: it has none, or to several.
 
-        None has a link that is overloaded.
+        None has a link that is overloaded, nor has any other route between the same two GPUs, as over several spines.
         """
         network, result = self.network, np.full((len(labels), labels.shape[1], most_groups), -1, dtype=np.int64)
+        near, ranks = network.near, labels.shape[1]
+        usable = np.ones(len(near.src), dtype=np.bool_)
+        if network.overloaded.any():
+            slow = network.overloaded[network.links].any(axis=1)
+            usable = ~np.logical_or.reduceat(slow, near.pair_ptr[:-1])
+        between = np.flatnonzero((near.src < ranks) & (near.end < ranks))
         for own, label in zip(result, labels, strict=True):
-            routes = np.flatnonzero(network.joins_groups(label))
-            src, end = network.src[routes], network.end[routes]
-            columns = np.stack((src, label[end], self.index[end] != self.index[src]))
-            order = np.lexsort(columns[::-1])
-            is_first = np.diff(columns[:2, order], axis=1, prepend=-1).any(axis=0)
-            is_alone = np.diff(columns[:, order], axis=1, append=-1).any(axis=0)
+            pair = between[label[near.src[between]] != label[near.end[between]]]
+            src, end = near.src[pair], near.end[pair]
+            way = src.astype(np.int64) * most_groups + label[end]
+            key = 2 * way + (self.index[end] != self.index[src])
+            order = np.argsort(key, kind="stable")
+            is_first = np.diff(way[order], prepend=-1) != 0
+            is_alone = np.diff(key[order], append=-1) != 0
             kept = order[is_first & is_alone]
-            kept = kept[~network.overloaded[network.links[routes[kept]]].any(axis=1)]
-            own[src[kept], label[end[kept]]] = routes[kept]
+            kept = kept[usable[pair[kept]]]
+            own[src[kept], label[end[kept]]] = near.pair_ptr[pair[kept]]
         return result
 
     def _routes_inside(self, label: I64) -> tuple[I64, I64]:
