@@ -11,6 +11,7 @@ from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import ScheduleError
 from flowccl.methods.greedy import GreedySearch
+from flowccl.methods.rates.sequence import in_sequence
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.schedule.generation.serial import generate_serial, sequence, within_limits
@@ -355,6 +356,36 @@ def test_concatenate_does_not_wait_for_all_of_the_first_half():
     both = concatenate(*parts, whole)
     assert verify(both) == []
     assert sorted(both.start_ps.tolist()) == [0, 0, 3 * US // 2, 7 * US // 2]
+
+
+@pytest.mark.parametrize("join", [concatenate, in_sequence])
+def test_of_equal_chunks_the_one_that_arrives_first_goes_on_first(join):
+    """Two GPUs; a block is two chunks of 1 us each, and the latency is 1 us.
+
+    The reduction sends the second chunk of each block first. That arrives after 2 us, when the link back is free too:
+    the four us of transmission and one latency are all that the allreduce takes.
+    """
+    topology = Topology("pair", tuple(gpus(2)), (link(0, 1, latency_us=1.0), link(1, 0, latency_us=1.0)))
+    demand = collective("allreduce", 2, 40 * KB, 2)
+    (reduction, _), (distribution, _) = demand.halves
+    rows = [(0, (1,), US, True), (1, (1,), 0, True), (2, (0,), US, True), (3, (0,), 0, True)]
+    first = Schedule.from_transfers(topology, reduction, rows)
+    rows = [(0, (0,), 0), (1, (0,), US), (2, (1,), 0), (3, (1,), US)]
+    second = Schedule.from_transfers(topology, distribution, rows)
+    both = join(first, second, demand)
+    assert verify(both) == []
+    assert both.finish_us == 5
+
+
+def test_a_schedule_follows_another_on_each_link_of_a_route():
+    """A switch 1 us from both GPUs: its second link is free for the next chunk 1 us after the first one."""
+    topology = star(2, bandwidth_GBps=10, latency_us=1.0)
+    names = {(one.src, one.dst): i for i, one in enumerate(topology.links)}
+    route = (names[0, 2], names[2, 1])
+    demand = Demand.from_chunks("custom", 2, [Chunk(bytes=10 * KB, sources=(0,), destinations=(1,))] * 2)
+    parts = [Schedule.from_transfers(topology, demand, [(i, route, 0)]) for i in range(2)]
+    both = in_sequence(*parts, demand)
+    assert sorted(both.start_ps.tolist()) == [0, US]
 
 
 def test_concatenate_recomputes_times_on_changing_links():

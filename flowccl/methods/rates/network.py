@@ -92,17 +92,21 @@ class PricedNetwork:
 
     def uses(self, routes: Routes) -> tuple[I64, I64]:
         """Pairs of a resource and a route that uses it."""
-        topology = self.topology
-        owner = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
+        resource, hop = self.uses_of_hops(routes)
+        return resource, np.repeat(np.arange(len(routes)), np.diff(routes.ptr))[hop]
+
+    def uses_of_hops(self, routes: Routes) -> tuple[I64, I64]:
+        """Pairs of a resource and the place in `routes.link` where a route uses it."""
+        topology, place = self.topology, np.arange(len(routes.link))
         link = routes.link.astype(np.int64)
         if not topology.limits:
-            return link, owner
+            return link, place
         pointer, limit = topology.link_limits
         times = np.diff(pointer)[link]
         again = np.repeat(np.arange(len(link)), times)
         within = np.arange(len(again)) - np.repeat(np.cumsum(times) - times, times)
         which = limit[np.repeat(pointer[:-1][link], times) + within].astype(np.int64)
-        return np.concatenate((link, len(topology.links) + which)), np.concatenate((owner, owner[again]))
+        return np.concatenate((link, len(topology.links) + which)), np.concatenate((place, again))
 
     def with_limits(self, uses: F64) -> F64:
         """Uses of links, in the last axis, followed by those of the limits."""

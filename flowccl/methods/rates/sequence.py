@@ -6,8 +6,9 @@ import numpy as np
 
 from flowccl.demand.demand import Demand
 from flowccl.methods.rates.network import I64, PricedNetwork
+from flowccl.schedule.continuation import in_order_of_use
 from flowccl.schedule.schedule import Schedule
-from flowccl.topology.routes import Routes
+from flowccl.topology.routes import Routes, route_shape
 
 
 def in_sequence(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
@@ -16,6 +17,7 @@ def in_sequence(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
     Both have the chunks of `demand`, in the same order. Of the second, no chunk starts before it has arrived in the
     first, and no link or limit is used before the first has finished with it.
     """
+    first = in_order_of_use(first, second, demand)
     one, other = _Use.of(first), _Use.of(second)
     waits = np.concatenate((one.chunk_end - other.chunk_start, one.resource_end - other.resource_start))
     routes = Routes(
@@ -62,8 +64,10 @@ class _Use:
         route_start, route_end = np.full(len(routes), late), np.zeros(len(routes), dtype=np.int64)
         np.minimum.at(route_start, route, starts)
         np.maximum.at(route_end, route, ends)
-        resource, of = network.uses(routes)
+        hop_route = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
+        offset = route_shape(topology, routes).hop_offset_ps
+        resource, hop = network.uses_of_hops(routes)
         resource_start, resource_end = np.full(len(network.capacity), late), np.zeros(len(network.capacity), np.int64)
-        np.minimum.at(resource_start, resource, route_start[of])
-        np.maximum.at(resource_end, resource, (route_end + total)[of])
+        np.minimum.at(resource_start, resource, (route_start[hop_route] + offset)[hop])
+        np.maximum.at(resource_end, resource, (route_end[hop_route] + offset)[hop])
         return cls(chunk_start, chunk_end, resource_start, resource_end)
