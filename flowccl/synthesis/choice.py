@@ -10,6 +10,8 @@ from flowccl.errors import InputError, InvalidScheduleError, NothingFoundError
 from flowccl.lowered import Lowered, lower_for, lowering_s, proving_s
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.schedule.schedule import Schedule
+from flowccl.search.budget import Budget
+from flowccl.synthesis.mirror import Mirror
 from flowccl.synthesis.searching import TaskSearch
 from flowccl.units import format_us
 from flowccl.verifier.compact import verify_found
@@ -34,6 +36,8 @@ def chosen(searching: TaskSearch, best: Schedule, bound: Bound) -> tuple[Schedul
     if task.lanes is not None:
         found, best = [on_trunks(one, task.lanes) for one in found], _verified(on_trunks(best, task.lanes))
     best = leanest(found, best, later)
+    if task.mirror is not None:
+        return _verified(task.mirror.reduction(best)), None, _reductions(found, task.mirror, budget)
     if task.target.is_ideal:
         return best, None, found
     ordered = [best, *sorted((one for one in found if one is not best), key=lambda one: one.finish_ps)]
@@ -118,6 +122,11 @@ def with_program(
     if best is None:
         raise NothingFoundError(f"{target.name} can run none of the schedules that were found: {problem}")
     return best
+
+
+def _reductions(found: Sequence[Schedule], mirror: Mirror, budget: Budget) -> list[Schedule]:
+    """The reductions that distributions are, run backwards: of all, or of the smallest for which there is time."""
+    return [mirror.reduction(one) for one in sorted(found, key=len) if budget.after_s > 0]
 
 
 def _verified(schedule: Schedule) -> Schedule:

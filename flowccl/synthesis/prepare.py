@@ -16,6 +16,7 @@ from flowccl.problem import Problem
 from flowccl.runtimes.limits import check_collective
 from flowccl.runtimes.machine import sms_of, used_by
 from flowccl.runtimes.profiles import WARP_BYTES, RuntimeProfile, runtime_profile, served_bytes
+from flowccl.synthesis.mirror import Mirror
 from flowccl.synthesis.options import MIN_CHUNK_BYTES, SearchOptions
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import Lanes, split_trunks
@@ -31,7 +32,8 @@ class Task:
     `topology` is the machine as it was given; that of `problem` is as the runtime uses it, with at most `sms`
     threadblocks on a GPU. Without a runtime, links that carry several transfers at once are split into `lanes`, since
     methods plan one transfer at a time on a link; `searched` is the problem on these. `planned` is the problem that
-    methods receive: for a runtime, it has the costs of messages in its links.
+    methods receive: for a runtime, it has the costs of messages in its links. A reduction with one destination is
+    searched for in its `mirror`; `searched_of` is the demand that is searched for, for any number of chunks.
     """
 
     options: SearchOptions
@@ -44,6 +46,8 @@ class Task:
     lanes: Lanes | None
     searched: Problem
     planned: Problem
+    searched_of: Callable[[int], Demand]
+    mirror: Mirror | None
 
     @property
     def method_names(self) -> list[str]:
@@ -100,10 +104,25 @@ def prepare(topology: Topology, wanted: Wanted, size_bytes: int | None, options:
     if options.chunks is not None and options.steps is None:
         _check_chunks(options.chunks, first, options.time_limit_s)
     problem = Problem(used, first)
-    lanes = split_trunks(used) if target.is_ideal else None
-    searched = problem if lanes is None else Problem(lanes.topology, first)
+    mirror = Mirror.of(used, demand_of) if target.is_ideal and info is None else None
+    machine, searched_of = (used, demand_of) if mirror is None else (mirror.machine, mirror.distribution)
+    lanes = split_trunks(machine) if target.is_ideal else None
+    searched = Problem(machine if lanes is None else lanes.topology, searched_of(1))
     planned = searched if target.is_ideal else planning_problem(problem, target)
-    return Task(options, topology, target, problem, demand_of, method_options, sms, lanes, searched, planned)
+    return Task(
+        options,
+        topology,
+        target,
+        problem,
+        demand_of,
+        method_options,
+        sms,
+        lanes,
+        searched,
+        planned,
+        searched_of,
+        mirror,
+    )
 
 
 def _check_runtime(

@@ -75,7 +75,7 @@ class TaskSearch:
         most = min(params.max_deliveries, fitting)
         self.portfolio = PortfolioSearch(
             task.searched.topology,
-            ChunkCounts(task.demand_of, task.least_chunk_bytes, most, for_runtime=not target.is_ideal),
+            ChunkCounts(task.searched_of, task.least_chunk_bytes, most, for_runtime=not target.is_ideal),
             methods,
             self.context,
             min(options.workers, processors()),  # arms on the same processor only delay each other
@@ -168,8 +168,8 @@ class TaskSearch:
         """How methods are adapted to the runtime or to lanes, and what carries out their schedules on the runtime."""
         task = self.task
         if task.target.is_ideal:
-            on_lanes = task.lanes is not None
-            return lambda methods: on_the_machine(methods, task.topology) if on_lanes else methods, None
+            lanes = task.lanes
+            return lambda methods: methods if lanes is None else on_the_machine(methods, lanes.original), None
         assert task.sms is not None
         carrier = Carrier(task.target, task.problem.topology, task.sms, has_time=self._has_time)
         return partial(_on_the_runtime, carrier, _inner(self.context, self._is_good)), carrier
