@@ -6,6 +6,8 @@ import pytest
 
 from flowccl import machine, synthesize
 from flowccl.errors import InputError
+from flowccl.synthesis.options import SearchOptions
+from flowccl.synthesis.prepare import prepare
 from flowccl.topology.files import save_topology
 from flowccl.verifier.verify import verify
 
@@ -33,6 +35,7 @@ def test_a_reduction_is_the_distribution_of_the_reversed_machine_backwards(name)
     links = (replace(topology.links[0], bandwidth_GBps=10.0), *topology.links[1:])
     topology = replace(topology, links=links)
     forward = {"reduce_scatter": "allgather", "reduce": "broadcast"}[name]
+    assert not prepare(topology, name, 1_000_000, SearchOptions()).searched.demand.reduces
     found = synthesize(topology, name, "1MB", steps=40)
     other = synthesize(topology.reversed, forward, "1MB", steps=40)
     assert verify(found.schedule) == []
