@@ -1,22 +1,27 @@
 """A schedule as a program of a runtime: how long it takes there, and what it needs."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from flowccl.errors import FlowcclError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
+from flowccl.export.formats.mscclpp_program import CrowdedError
 from flowccl.export.program import Program, program_for
 from flowccl.export.proof.estimate import estimate_ps
+from flowccl.runtimes.limits import USABLE_OPERATIONS
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile
 from flowccl.schedule.compact import compact_form
+from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import ps_to_us
 
 _TIMING_S = 3e-5  # for a message in every repetition: 1.6 to 3e-5 s
 _OPERATION_S = 6e-6  # for an operation, to write, read and prove it: 2e-6 to 6e-6 s
 LEAST_S = 0.3  # for any program: loading compiled code, and what does not grow with the messages
+_ROOM = (1.0, 0.85, 0.7)  # parts of the operations of a threadblock that messages may use, where they do not fit
 _LOWERING_S = 6e-5  # for a message and each threadblock of its group: 5 to 6e-5 s on one core, large programs
 
 
@@ -60,6 +65,29 @@ def lower_for(schedule: Schedule, profile: RuntimeProfile, sms: int | None = Non
         program.most_operations,
         program.scratch_bytes(size),
     )
+
+
+def lower_with_room(
+    schedule: Schedule, profile: RuntimeProfile, sms: int | None, left_s: Callable[[], float]
+) -> tuple[Schedule, Lowered]:
+    """Return the program of a schedule, and the schedule: with other groups where a threadblock would have too much.
+
+    How many operations a message takes is known when the program is written. Where they do not fit, the messages are
+    scheduled again in the same order, with fewer of them for a threadblock, as long as time is left.
+    """
+    try:
+        return schedule, lower_for(schedule, profile, sms)
+    except CrowdedError:
+        if schedule.execution is None or schedule.execution.loops > 1:
+            raise
+        for part in _ROOM:
+            if lowering_s(schedule) > left_s():
+                break
+            again = Engine(schedule, schedule.execution, usable_operations=int(part * USABLE_OPERATIONS)).run()
+            if again is not None:
+                with suppress(CrowdedError):
+                    return again, lower_for(again, profile, sms)
+        raise
 
 
 @dataclass

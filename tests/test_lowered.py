@@ -1,12 +1,14 @@
 """Synthesis for a runtime: message costs in the timing, limits as constraints, programs compared."""
 
 import json
+from math import inf
 
 import pytest
 
-from flowccl import load_schedule, save_schedule, synthesize, verify
+from flowccl import load_schedule, lowered, save_schedule, synthesize, verify
 from flowccl.cli import main
-from flowccl.lowered import loadable
+from flowccl.export.formats.mscclpp_program import CrowdedError
+from flowccl.lowered import loadable, lower_for
 from flowccl.runtimes.profiles import PROFILES
 from flowccl.topology.machines import machine
 from tests.topology.test_trunks import dumbbell
@@ -53,6 +55,28 @@ def test_switches_forward_only_on_a_runtime():
     result = synthesize(machine("dgx2:1"), "allgather", 2**18, runtime="msccl", steps=5)
     assert not result.schedule.topology.copies[16:].any()
     assert "msccl" in loadable(result.schedule, 80)
+
+
+def test_messages_that_do_not_fit_into_threadblocks_are_scheduled_again_with_fewer_for_each(monkeypatch):
+    """A threadblock has 64 operations, of which the schedule counts fewer than the program may need."""
+    schedule = synthesize(machine("dgx1"), "allgather", 2**18, chunks=8, runtime="mscclpp", sms=8, steps=1).schedule
+    tried = []
+
+    def crowded(one, *rest):
+        tried.append(one)
+        if len(tried) < 4:
+            raise CrowdedError("operations per threadblock: 65 needed, at most 64")
+        return lower_for(one, *rest)
+
+    monkeypatch.setattr(lowered, "lower_for", crowded)
+    again, program = lowered.lower_with_room(schedule, MSCCLPP, 8, lambda: inf)
+    assert verify(again) == []
+    assert again is tried[-1] is not schedule
+    assert program.operations <= MSCCLPP.limits.steps
+    tried.clear()
+    with pytest.raises(CrowdedError):
+        lowered.lower_with_room(schedule, MSCCLPP, 8, lambda: 0.0)
+    assert len(tried) == 1
 
 
 @pytest.mark.parametrize("sms", [2, 8])

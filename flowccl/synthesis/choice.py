@@ -7,7 +7,7 @@ from math import inf
 from flowccl.adapters.trunks import on_trunks
 from flowccl.bounds.lower_bound import Bound
 from flowccl.errors import InputError, InvalidScheduleError, NothingFoundError
-from flowccl.lowered import Lowered, lower_for, lowering_s, proving_s
+from flowccl.lowered import Lowered, lower_with_room, lowering_s, proving_s
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.budget import Budget
@@ -105,8 +105,9 @@ def with_program(
             too_long = too_long or schedule
             continue
         try:
-            lowered = lower_for(schedule, target, sms)
-        except InputError as error:
+            made, lowered = lower_with_room(schedule, target, sms, left_s)
+            made = made if made is schedule else _verified(made)
+        except (InputError, InvalidScheduleError) as error:
             log.debug("%s: no program: %s", schedule.method, error)
             problem = problem or str(error)
             continue
@@ -115,7 +116,7 @@ def with_program(
             problem = problem or f"the program would be wrong: {lowered.program.findings[0]}"
             continue
         if best is None or lowered.program_ps < best[1].program_ps:
-            best = schedule, lowered
+            best = made, lowered
         late += 1
     if best is None and too_long is not None:
         return too_long, None

@@ -34,7 +34,7 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
 _PACKED_AGAIN = 3  # times that messages are scheduled anew because another order has more to pack
-_OPERATIONS = (USABLE_OPERATIONS, RECEIVE_OPERATIONS, AGAIN_OPERATIONS, FURTHER_OPERATIONS)
+_OPERATIONS = (RECEIVE_OPERATIONS, AGAIN_OPERATIONS, FURTHER_OPERATIONS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,8 @@ class Engine:
     `pace_GBps` of its first transfer, where that is above 0. Where threadblocks repeat their operations, each group
     does things in the order of the schedule, unless not `in_turn`: then the engine chooses groups as elsewhere. With a
     symmetry `group`, the schedule is that of GPU 0's data, and its images run at the same times. Where it
-    `leaves_capacity`, no message takes what slower ones need on the links that they share.
+    `leaves_capacity`, no message takes what slower ones need on the links that they share. A threadblock has
+    `usable_operations` for its messages.
     """
 
     schedule: Schedule
@@ -58,6 +59,7 @@ class Engine:
     in_turn: bool = True
     group: RegularGroup | None = None
     leaves_capacity: bool = False
+    usable_operations: int = USABLE_OPERATIONS
 
     def run(self, key: NDArray[Any] | None = None, least: float = 1.0, give_up_ps: int = NEVER) -> Schedule | None:
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
@@ -79,7 +81,8 @@ class Engine:
             capacity = Capacity(bandwidth, 0, 1, 0, 0, 0, 0, 1, 0, len(topology.nodes))
         else:
             together, groups = self.execution.most_together, (self.execution.groups, self.execution.receivers)
-            capacity = Capacity(bandwidth, *groups, *_OPERATIONS, together, CHANNELS_PER_BLOCK, len(topology.nodes))
+            operations = (self.usable_operations, *_OPERATIONS)
+            capacity = Capacity(bandwidth, *groups, *operations, together, CHANNELS_PER_BLOCK, len(topology.nodes))
         if self.group is not None:
             capacity = of_orbits(capacity, self.group)
         messages = self._messages._replace(rank=rank)
