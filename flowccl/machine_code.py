@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from llvmlite.binding import Linkage, parse_bitcode
+from llvmlite.ir.types import Type
 from numba.core import event, types
 from numba.core.caching import (
     CompileResultCacheImpl,
@@ -29,6 +30,7 @@ from numba.core.caching import (
 from numba.core.callconv import CPUCallConv
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.ir import Inst, Var
 from numba.core.lowering import Lower
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
@@ -53,6 +55,14 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
 
     def finalize(self) -> None:
         """Nothing more is added; what is done now is done later, if at all."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """As numba does, but with the same passes for all functions: making them takes as long as running them."""
+        ll_module.data_layout = self._codegen._data_layout
+        passes, builder = self._codegen._function_pass_manager()
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
 
     def get_pointer_to_function(self, name: str) -> int:
         """The address of a function's machine code, which is made now; 0 where the library has no such function."""
@@ -189,7 +199,11 @@ def _only_linked() -> Iterator[None]:
         (CPUCallConv, "decorate_function", decorate_and_mark),
         (Lower, "create_cfunc_wrapper", lambda lowering: None),  # for code in C, which calls none of these functions
         (arrayobj, "raise_with_shape_context", _raise_shapes_differ),
-        (event, "broadcast", lambda found: None),  # nothing listens
+        (event, "start_event", _nobody_listens),
+        (event, "end_event", _nobody_listens),
+        (Type, "get_abi_size", _size),
+        (Type, "get_abi_alignment", _alignment),
+        (Inst, "_rec_list_vars", _variables),
     ]
     before = [getattr(place, name) for place, name, _ in changes]
     for place, name, value in changes:
@@ -208,6 +222,50 @@ def _only_linked() -> Iterator[None]:
 def _raise_shapes_differ(source: Any, target: Any) -> None:
     """As numba's own, which names both shapes, and with it compiles how numbers are written as text."""
     raise ValueError("a slice cannot be assigned an array of another shape")
+
+
+def _nobody_listens(*arguments: Any, **options: Any) -> None:
+    """In place of an event, of which each call of LLVM makes two."""
+
+
+def _size(kind: Any, target_data: Any, context: Any = None) -> int:
+    """As `Type.get_abi_size`, for which LLVM parses a module with a variable of the type; once for each type."""
+    return _space_of(kind, target_data)[0]
+
+
+def _alignment(kind: Any, target_data: Any, context: Any = None) -> int:
+    """As `Type.get_abi_alignment`, once for each type."""
+    return _space_of(kind, target_data)[1]
+
+
+def _space_of(kind: Any, target_data: Any) -> tuple[int, int]:
+    """The size and the alignment of a type, in bytes."""
+    name = str(kind)
+    if name not in _SPACES:
+        found = kind._get_ll_global_value_type(target_data)
+        _SPACES[name] = target_data.get_abi_size(found), target_data.get_abi_alignment(found)
+    return _SPACES[name]
+
+
+_SPACES = dict[str, tuple[int, int]]()
+
+
+def _variables(statement: Any, value: Any) -> list[Any]:
+    """As `Inst._rec_list_vars`: the variables in a part of a statement, most of which has none."""
+    kind, found = type(value), []
+    if kind is dict:
+        value = value.values()
+    elif kind not in (list, tuple):
+        value = (value,)
+    for part in value:
+        kind = type(part)
+        if kind is Var:
+            found.append(part)
+        elif kind in (list, tuple, dict):
+            found += _variables(statement, part)
+        elif issubclass(kind, Inst):
+            found += part.list_vars()
+    return found
 
 
 def _values(flags: TargetConfig) -> dict[str, Any]:
