@@ -7,6 +7,7 @@ H200, B200, GB200, MI300X), a typical value is used, which is an option. GPU i o
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any, Literal, get_args
 
@@ -144,12 +145,15 @@ def dgx_a100(
     return _pcie_cluster(name, hosts, _nvswitches(hosts) if links == "all" else [], nvlink, pcie, wires)
 
 
-def dgx_h100(
+def _nvswitch_hosts(
+    kind: str,
+    gpus: int,
+    model: str,
     hosts: int,
     *,
     nvlink_bandwidth_GBps: float = 450.0,  # vendor: 18 NVLinks of 25 GB/s
     nvlink_latency_us: float = NVSWITCH_LATENCY_US,
-    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU
+    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU; for B200 and GB200 a ConnectX-7
     nic_latency_us: float = NIC_LATENCY_US,
     nvls: bool = True,
     network: NetworkKind = "rail-only",
@@ -158,85 +162,25 @@ def dgx_h100(
     spines: int = 1,
     spine_latency_us: float = SPINE_LATENCY_US,
 ) -> Topology:
-    """Return DGX H100: 8 GPUs per host on an NVSwitch that copies and reduces (NVLS), and one NIC per GPU.
+    """Return hosts of GPUs on an NVSwitch that copies and reduces (NVLS), and one NIC per GPU.
 
     Order of the links: each GPU in rank order with its NVSwitch; for each rail, the GPU of each host with the rail. One
     host has no rails. Without `nvls` the NVSwitch only forwards.
     `network` is rail-only, rail-optimized or fat-tree; `Network` explains it and its options.
     """
-    check_hosts("dgx_h100", "hosts", hosts, 8)
-    name = machine_name(dgx_h100, f"dgx_h100:{hosts}", locals())
-    nvlink, wires = (nvlink_bandwidth_GBps, nvlink_latency_us), _network_of("dgx_h100", locals())
-    return _nvswitch_cluster(name, hosts, 8, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, wires, "H100")
+    check_hosts(kind, "racks" if kind == "gb200_nvl72" else "hosts", hosts, gpus)
+    name = machine_name(_NVSWITCH_HOSTS[kind], f"{kind}:{hosts}", locals())
+    nvlink, wires = (nvlink_bandwidth_GBps, nvlink_latency_us), _network_of(kind, locals())
+    return _nvswitch_cluster(name, hosts, gpus, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, wires, model)
 
 
-def dgx_h200(
-    hosts: int,
-    *,
-    nvlink_bandwidth_GBps: float = 450.0,  # vendor: 18 NVLinks of 25 GB/s
-    nvlink_latency_us: float = NVSWITCH_LATENCY_US,
-    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC per GPU
-    nic_latency_us: float = NIC_LATENCY_US,
-    nvls: bool = True,
-    network: NetworkKind = "rail-only",
-    leaf_hosts: int = LEAF_HOSTS,
-    oversubscription: float = 1.0,
-    spines: int = 1,
-    spine_latency_us: float = SPINE_LATENCY_US,
-) -> Topology:
-    """Return DGX H200: as `dgx_h100`; the H200 differs from the H100 in its memory, not in its links."""
-    check_hosts("dgx_h200", "hosts", hosts, 8)
-    name = machine_name(dgx_h200, f"dgx_h200:{hosts}", locals())
-    nvlink, wires = (nvlink_bandwidth_GBps, nvlink_latency_us), _network_of("dgx_h200", locals())
-    return _nvswitch_cluster(name, hosts, 8, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, wires, "H200")
-
-
-def hgx_b200(
-    hosts: int,
-    *,
-    nvlink_bandwidth_GBps: float = 900.0,  # vendor: 18 NVLinks of 50 GB/s
-    nvlink_latency_us: float = NVSWITCH_LATENCY_US,
-    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC (ConnectX-7) per GPU
-    nic_latency_us: float = NIC_LATENCY_US,
-    nvls: bool = True,
-    network: NetworkKind = "rail-only",
-    leaf_hosts: int = LEAF_HOSTS,
-    oversubscription: float = 1.0,
-    spines: int = 1,
-    spine_latency_us: float = SPINE_LATENCY_US,
-) -> Topology:
-    """Return HGX B200: 8 GPUs per host on an NVSwitch that copies and reduces (NVLS), and one NIC per GPU.
-
-    Order of the links, `nvls` and the network as in `dgx_h100`.
-    """
-    check_hosts("hgx_b200", "hosts", hosts, 8)
-    name = machine_name(hgx_b200, f"hgx_b200:{hosts}", locals())
-    nvlink, wires = (nvlink_bandwidth_GBps, nvlink_latency_us), _network_of("hgx_b200", locals())
-    return _nvswitch_cluster(name, hosts, 8, _nvswitches(hosts, copies=nvls, reduces=nvls), nvlink, wires, "B200")
-
-
-def gb200_nvl72(
-    racks: int,
-    *,
-    nvlink_bandwidth_GBps: float = 900.0,  # vendor: 18 NVLinks of 50 GB/s; 72 x 1.8 TB/s = 130 TB/s per rack
-    nvlink_latency_us: float = NVSWITCH_LATENCY_US,
-    nic_bandwidth_GBps: float = 50.0,  # vendor: one 400 Gb/s NIC (ConnectX-7) per GPU, four per tray
-    nic_latency_us: float = NIC_LATENCY_US,
-    nvls: bool = True,
-    network: NetworkKind = "rail-only",
-    leaf_hosts: int = LEAF_HOSTS,
-    oversubscription: float = 1.0,
-    spines: int = 1,
-    spine_latency_us: float = SPINE_LATENCY_US,
-) -> Topology:
-    """Return GB200 NVL72: 72 GPUs per rack on one NVSwitch that copies and reduces, and one NIC per GPU.
-
-    A rack counts as one host. Order of the links, `nvls` and the network as in `dgx_h100`. One rack has no rails.
-    """
-    check_hosts("gb200_nvl72", "racks", racks, 72)
-    name = machine_name(gb200_nvl72, f"gb200_nvl72:{racks}", locals())
-    nvlink, wires = (nvlink_bandwidth_GBps, nvlink_latency_us), _network_of("gb200_nvl72", locals())
-    return _nvswitch_cluster(name, racks, 72, _nvswitches(racks, copies=nvls, reduces=nvls), nvlink, wires, "GB200")
+dgx_h100 = partial(_nvswitch_hosts, "dgx_h100", 8, "H100")
+dgx_h200 = partial(_nvswitch_hosts, "dgx_h200", 8, "H200")
+"""As `dgx_h100`; the H200 differs from the H100 in its memory, not in its links."""
+hgx_b200 = partial(_nvswitch_hosts, "hgx_b200", 8, "B200", nvlink_bandwidth_GBps=900.0)  # vendor: 18 NVLinks of 50 GB/s
+gb200_nvl72 = partial(_nvswitch_hosts, "gb200_nvl72", 72, "GB200", nvlink_bandwidth_GBps=900.0)  # 130 TB/s per rack
+"""72 GPUs per rack on one NVSwitch; a rack counts as one host."""
+_NVSWITCH_HOSTS = {"dgx_h100": dgx_h100, "dgx_h200": dgx_h200, "hgx_b200": hgx_b200, "gb200_nvl72": gb200_nvl72}
 
 
 def mi300x(

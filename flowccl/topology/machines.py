@@ -58,6 +58,7 @@ class MachineKind:
 
 
 _N = "([0-9]{1,18})"
+_NVSWITCH_HOSTS = "8 GPUs per host, NVSwitch copies and reduces; rails"
 _GRID = f"{_N}x{_N}(?:x{_N})?"
 
 
@@ -79,15 +80,9 @@ MACHINES: dict[str, MachineKind] = {
         "dgx_a100:4:all",
         "8 GPUs per host on NVSwitch, PCIe or both; rails",
     ),
-    "dgx_h100": _row(
-        dgx_h100, "dgx_h100:HOSTS", _N, "dgx_h100:4", "8 GPUs per host, NVSwitch copies and reduces; rails"
-    ),
-    "dgx_h200": _row(
-        dgx_h200, "dgx_h200:HOSTS", _N, "dgx_h200:4", "8 GPUs per host, NVSwitch copies and reduces; rails"
-    ),
-    "hgx_b200": _row(
-        hgx_b200, "hgx_b200:HOSTS", _N, "hgx_b200:4", "8 GPUs per host, NVSwitch copies and reduces; rails"
-    ),
+    "dgx_h100": _row(dgx_h100, "dgx_h100:HOSTS", _N, "dgx_h100:4", _NVSWITCH_HOSTS),
+    "dgx_h200": _row(dgx_h200, "dgx_h200:HOSTS", _N, "dgx_h200:4", _NVSWITCH_HOSTS),
+    "hgx_b200": _row(hgx_b200, "hgx_b200:HOSTS", _N, "hgx_b200:4", _NVSWITCH_HOSTS),
     "mi300x": _row(
         mi300x, "mi300x:HOSTS", _N, "mi300x:4:network=fat-tree", "8 AMD GPUs per host in a full xGMI mesh; rails"
     ),
