@@ -6,6 +6,7 @@ does not promise.
 
 import gc
 import inspect
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from numba.core.lowering import Lower
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.targetconfig import TargetConfig
+from numba.core.utils import OPERATORS_TO_BUILTINS
 from numba.extending import register_jitable
 from numba.np import arrayobj
 
@@ -204,6 +206,7 @@ def _only_linked() -> Iterator[None]:
         (Type, "get_abi_size", _size),
         (Type, "get_abi_alignment", _alignment),
         (Inst, "_rec_list_vars", _variables),
+        (types.BaseFunction, "get_call_type", _operator_type),
     ]
     before = [getattr(place, name) for place, name, _ in changes]
     for place, name, value in changes:
@@ -266,6 +269,26 @@ def _variables(statement: Any, value: Any) -> list[Any]:
         elif issubclass(kind, Inst):
             found += part.list_vars()
     return found
+
+
+_call_type = types.BaseFunction.get_call_type
+
+
+def _operator_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
+    """As `BaseFunction.get_call_type`; once for each operator on numbers of the same types, or on items of arrays."""
+    place = function.typing_key in _OF_ITEMS
+    plain = function.typing_key in OPERATORS_TO_BUILTINS or place
+    if not plain or kws or not all(isinstance(arg, _PLAIN if place else _PLAIN[:2]) for arg in args):
+        return _call_type(function, context, args, kws)
+    key = id(function), args
+    if key not in _OPERATORS:
+        _OPERATORS[key] = function, _call_type(function, context, args, kws)
+    return _OPERATORS[key][1]
+
+
+_OF_ITEMS = operator.getitem, operator.setitem
+_PLAIN: Any = types.Number, types.Boolean, types.Array
+_OPERATORS = dict[Any, tuple[Any, Any]]()
 
 
 def _values(flags: TargetConfig) -> dict[str, Any]:
