@@ -75,13 +75,6 @@ class Problem:
         return regular_group(self.topology) is not None
 
     @cached_property
-    def has_regular_whole(self) -> bool:
-        """Whether the machine has faults, and would look the same from each GPU without them."""
-        from flowccl.topology.symmetry.whole_machine import whole_machine
-
-        return whole_machine(self.topology) is not None
-
-    @cached_property
     def reducing_switch(self) -> int | None:
         """A switch that reduces and copies and joins all ranks of an allreduce; None if there is none."""
         from flowccl.topology.reducing_switches import reducing_switch

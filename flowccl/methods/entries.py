@@ -193,16 +193,6 @@ METHODS = (
         in_auto=suitability.is_large_and_regular,
     ),
     MethodInfo(
-        name="rebalance",
-        load="flowccl.methods.rebalance:rebalance",
-        summary="trees of the symmetric schedule of the whole machine, moved off lost, slow and loaded links",
-        reductions="native",
-        groups=False,
-        loops=(*EVERY, "symmetric"),
-        useful_chunks=lambda problem, context: 4,  # with fewer, copies hardly run beside reductions
-        in_auto=suitability.is_regular_but_for_faults,
-    ),
-    MethodInfo(
         name="ring",
         load="flowccl.methods.baselines:ring",
         summary="baseline: chunks travel around a ring of all GPUs, in both directions",

@@ -75,13 +75,6 @@ def is_large_and_regular(problem: Problem) -> bool:
     return problem.is_plain and named and problem.is_whole_machine and large and problem.is_regular
 
 
-def is_regular_but_for_faults(problem: Problem) -> bool:
-    """A collective with copies, of all GPUs, on direct links that look the same from each GPU but for a few faults."""
-    named = problem.demand.collective in ("allgather", "reduce_scatter", "allreduce")
-    direct = len(problem.topology.nodes) == problem.topology.num_gpus
-    return named and direct and problem.is_plain and problem.is_whole_machine and problem.has_regular_whole
-
-
 def suits_packed_trees(problem: Problem) -> bool:
     """All GPUs receive all data, or reduce it, over links whose bandwidth does not change."""
     demand = problem.demand

@@ -83,8 +83,6 @@ class ListScheduler:
         self.resource = np.concatenate((timing.hop_link, links + timing.end_node[busy])).astype(np.int32)[order]
         self.hop_from = (np.concatenate((timing.hop_from_ps, timing.end_whole_ps[busy])) - begin)[order]
         self.hop_to = (np.concatenate((timing.hop_to_ps, timing.end_arrival_ps[busy])) - begin)[order]
-        self.busiest_ps = float(np.bincount(self.resource, self.hop_to - self.hop_from, 1).max())
-        """The total time that the busiest link or node is busy."""
 
     def in_order_of(self, key: NDArray[np.int64] | NDArray[np.float64]) -> Schedule | None:
         """Return the schedule in which, of the transfers that wait for a link, the one with the least key goes first.
