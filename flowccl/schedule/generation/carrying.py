@@ -74,18 +74,21 @@ class Carrier:
         variant = self.known.get(key, self.known.get((kind, 0), usual))
         variant = variant if variant.protocol in protocols else replace(variant, protocol=protocols[0])
         search = _VariantSearch(self, schedule, variant)
+        if search.best is None and self.known:
+            search.narrow(self._widths(schedule))
         is_near = search.best is None or search.best.finish_ps <= _NEAR * self.best_ps.get(key, search.best.finish_ps)
         is_small = len(schedule) <= EXPLORED
         first = key not in self.known and is_small
         if key not in self.known or (is_small and is_near):
             for collected in self._collections(schedule, search.best) if first else (variant.collected,):
                 for protocol in protocols if is_small else (variant.protocol,):
-                    near = variant if search.best is not None and not collected else None
+                    near = search.variant if search.best is not None and not collected else None
                     shapes = self._shapes(schedule, protocol, near)
                     search.improve(protocol, shapes, collected, thoroughly=is_small)
         if search.best is None:
             return None
-        self.known[key] = self.known[kind, 0] = search.variant
+        if is_near or key not in self.known:
+            self.known[key] = self.known[kind, 0] = search.variant
         if search.best.finish_ps <= min(self.best_ps.values(), default=search.best.finish_ps):
             self.known["", 0] = search.variant
         found = self._collected(search.best, search.variant) if is_near else search.best
@@ -252,6 +255,14 @@ class _VariantSearch:
 
     def __post_init__(self) -> None:
         self.best = self.carrier.run(self.schedule, self.variant)
+
+    def narrow(self, widths: list[int]) -> None:
+        """Find the widest groups that suffice for the messages, narrower than those of the variant."""
+        wide = self.variant
+        for width in reversed(widths):
+            is_narrower = width < wide.width or (width == wide.width and wide.receivers > 1)
+            if is_narrower and self._try(replace(wide, width=width, receivers=1)):
+                return
 
     def improve(self, protocol: str, shapes: list[tuple[int, int]], collected: str, thoroughly: bool) -> None:
         """Try widths of groups with a protocol, in both orders, then other rates.
