@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,11 @@ class Session:
         where = np.unique(np.asarray(columns, dtype=np.int32))
         self._run.require(self._run.highs.changeColsCost(len(where), where, self.program.cost[where]), "change costs")
 
-    def solve(self) -> Solution:
-        """Solve the current program; the time limit counts from this call."""
+    def solve(self, time_limit_s: float | None = None) -> Solution:
+        """Solve the current program; the time limit, by default that of the options, counts from this call."""
         if self.program.num_columns == 0:
             return solve_empty(self.program)
+        if time_limit_s is not None:
+            self._run.options = replace(self._run.options, time_limit_s=time_limit_s)
         self._run.execute(time.monotonic())
         return checked(self.program, self._run.read(self.program))

@@ -10,6 +10,7 @@ from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import DemandError
 from flowccl.methods.rates.network import PricedNetwork
 from flowccl.methods.rates.paths import path_rates
+from flowccl.methods.rates.trees import tree_rates
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.search.context import SearchContext
@@ -67,3 +68,12 @@ def test_the_rates_of_a_ring_are_optimal():
 def test_other_demands_are_refused():
     with pytest.raises(DemandError, match="packed-paths is for chunks with one destination each; got allgather"):
         _best(ring(4), collective("allgather", 4, 4_000_000, 1))
+
+
+@pytest.mark.parametrize("find", [path_rates, tree_rates])
+def test_a_program_that_is_not_solved_in_time_is_given_up(find):
+    """The dual simplex takes minutes for an alltoall on a torus of 64 GPUs, where the search had 2 s."""
+    data = np.full((9, 9), 1 / 72)
+    np.fill_diagonal(data, 0.0)
+    with pytest.raises(DemandError, match="found no rates in 0 s"):
+        find(PricedNetwork(torus(3, 3)), data if find is path_rates else data.sum(axis=1), 0.0)

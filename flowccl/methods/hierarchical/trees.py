@@ -167,10 +167,10 @@ class TreeBuilder:
         for own, label in zip(result, labels, strict=True):
             pair = between[label[near.src[between]] != label[near.end[between]]]
             src, end = near.src[pair], near.end[pair]
-            way = src.astype(np.int64) * most_groups + label[end]
-            key = 2 * way + (self.index[end] != self.index[src])
+            crossing = src.astype(np.int64) * most_groups + label[end]
+            key = 2 * crossing + (self.index[end] != self.index[src])
             order = np.argsort(key, kind="stable")
-            is_first = np.diff(way[order], prepend=-1) != 0
+            is_first = np.diff(crossing[order], prepend=-1) != 0
             is_alone = np.diff(key[order], append=-1) != 0
             kept = order[is_first & is_alone]
             kept = kept[usable[pair[kept]]]

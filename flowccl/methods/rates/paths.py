@@ -108,12 +108,15 @@ def path_rates(network: PricedNetwork, data: F64, time_limit_s: float) -> PathRa
     """Return paths and rates for the data between all pairs, with a total of one."""
     network.check_connected()
     until = time.monotonic() + time_limit_s
-    master = _FlowMaster(network, data)
+    master = _FlowMaster(network, data, until)
     load = np.zeros(len(network.capacity))
     for _ in range(8):  # prices that follow the load of what was chosen before
         relative = load / network.capacity / max(float((load / network.capacity).max()), 1e-300)
         load += master.add(master.priced((0.02 + relative**4) / network.capacity)[1])
-    total, price, amount = master.solve()
+    solved = master.solve()
+    if solved is None:
+        raise DemandError(f"method packed-paths found no rates in {time_limit_s:.3g} s")
+    total, price, amount = solved
     bound, center = 0.0, price
     while True:
         asked = _SMOOTH * center + (1 - _SMOOTH) * price
@@ -134,9 +137,12 @@ def path_rates(network: PricedNetwork, data: F64, time_limit_s: float) -> PathRa
             master.add(found)
         if len(master.routings) == before:
             break
-        total, price, amount = master.solve()
+        solved = master.solve()
+        if solved is None:
+            break
+        total, price, amount = solved
     paths: dict[tuple[int, int], dict[Path, float]] = {}
-    for (source, routing), part in zip(master.routings, amount, strict=True):
+    for (source, routing), part in zip(master.routings, amount, strict=False):
         if part > _NEGLIGIBLE:
             for end, path in routing:
                 rate_of = paths.setdefault((source, end), {})
@@ -151,8 +157,8 @@ Routing = tuple[tuple[int, Path], ...]
 class _FlowMaster:
     """The program: the time, and for each source a combination of routings."""
 
-    def __init__(self, network: PricedNetwork, data: F64) -> None:
-        self.network, self.data = network, data
+    def __init__(self, network: PricedNetwork, data: F64, until: float) -> None:
+        self.network, self.data, self.until = network, data, until
         self.sources = np.flatnonzero(data.sum(axis=1))
         self.row = {int(source): i for i, source in enumerate(self.sources)}
         self.routings = list[tuple[int, Routing]]()
@@ -164,11 +170,14 @@ class _FlowMaster:
         self.session = Session(model.build(), SolverOptions(method="simplex"))
         self.scale = float((data.sum(axis=1) / 1.0).max() / network.capacity.max())
 
-    def solve(self) -> tuple[float, F64, F64]:
-        """The least time with the routings so far, the prices of resources, and the part of each routing."""
-        solution = self.session.solve()
-        assert solution.values is not None
-        assert solution.duals is not None
+    def solve(self) -> tuple[float, F64, F64] | None:
+        """The least time with the routings so far, the prices of resources, and the part of each routing.
+
+        None where the time is over before that: some programs take a hundred times as long as others of their size.
+        """
+        solution = self.session.solve(max(self.until - time.monotonic(), 0.0))
+        if solution.values is None or solution.duals is None:
+            return None
         price = np.maximum(-solution.duals[: len(self.network.capacity)], 0.0)
         price /= max(float(price @ self.network.capacity), 1e-300)
         return float(solution.values[0]), price, solution.values[1:]

@@ -12,6 +12,7 @@ one, and the program also chooses how much data each root gets. Prices with a to
 lower bound of T for all trees: the data of each root times the cost of its cheapest tree.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from functools import cached_property
 
 import numpy as np
 
+from flowccl.errors import DemandError
 from flowccl.methods.rates.chunk_transfers import ChunkTransfers
 from flowccl.methods.rates.network import F64, I64, Path, PricedNetwork
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
@@ -99,24 +101,26 @@ class TreeRates:
     bound: float
     price: F64 = field(repr=False)
     load: tuple[F64, ...] = field(repr=False)
+    limit_s: float = field(repr=False)
+    """Seconds within which the rates were to be found."""
 
 
 def tree_rates(network: PricedNetwork, data: F64 | None, time_limit_s: float) -> TreeRates:
     """Return trees and rates for data of each root (an allgather), or for an allreduce whose roots are free (None)."""
     network.check_connected()
     began = time.monotonic()
-    master = _Master(network, data)
+    master = _Master(network, data, began + time_limit_s)
     load = np.zeros(len(network.capacity))
     for step in range(_WARM_STEPS):
         master.spread(load)
         if time.monotonic() - began > time_limit_s / 3 and step:
             break
-    return _generate(master, load, began + time_limit_s)
+    return _generate(master, load, time_limit_s)
 
 
 def pair_bound(network: PricedNetwork) -> float:
     """A lower bound of the time of all data over pairs of trees, quickly: each GPU receives what arrives there."""
-    master = _Master(network, None)
+    master = _Master(network, None, math.inf)
     return master.priced(master.arrivals())[0]
 
 
@@ -128,15 +132,18 @@ def least_of_halves(topology: Topology) -> float:
     return sum((1 - 1 / count) / float(rate.min()) for rate in rates)
 
 
-def _generate(master: "_Master", load: F64, until: float) -> TreeRates:
+def _generate(master: "_Master", load: F64, time_limit_s: float) -> TreeRates:
     """Solve and add columns until the time is close to its bound, falls no more, or the time limit is over.
 
     `load` is that of the first trees.
     """
-    total, price, amount = master.solve()
+    solved = master.solve()
+    if solved is None:
+        raise DemandError(f"method packed-trees found no rates in {time_limit_s:.3g} s")
+    total, price, amount = solved
     bound, center = _best_prices(master, [price, master.arrivals(), *master.crowded(amount, load)])
     slow = 0  # programs in a row that hardly lowered the time
-    while total > bound * (1 + _CLOSE) and time.monotonic() < until:
+    while total > bound * (1 + _CLOSE) and time.monotonic() < master.until:
         if slow >= _PATIENCE and total <= bound * (1 + _NEAR):
             break
         asked = _SMOOTH * center + (1 - _SMOOTH) * price
@@ -152,14 +159,22 @@ def _generate(master: "_Master", load: F64, until: float) -> TreeRates:
                 bound, center = value, price
             if not master.add(found):
                 break
-        before = total
-        total, price, amount = master.solve()
+        before, solved = total, master.solve()
+        if solved is None:
+            break
+        total, price, amount = solved
         slow = slow + 1 if total > before * (1 - _CLOSE) else 0
     master.add(master.priced(center)[1])  # with shallow ones, to choose from where there are few chunks
     amount = np.concatenate((amount, np.zeros(len(master.trees) - len(amount))))
     used = master.useful(price, amount)
     return TreeRates(
-        tuple(master.trees[j] for j in used), amount[used], total, bound, center, tuple(master.load_of[j] for j in used)
+        tuple(master.trees[j] for j in used),
+        amount[used],
+        total,
+        bound,
+        center,
+        tuple(master.load_of[j] for j in used),
+        time_limit_s,
     )
 
 
@@ -187,17 +202,20 @@ def fewer_trees(network: PricedNetwork, rates: TreeRates, data: F64 | None, chun
     amounts = [rates.amount]
     for _ in range(_FEWER):
         extra = np.maximum(path - 1, 0) / np.maximum(chunks * amounts[-1], 1) + lost
-        master = _Master(network, data)
+        master = _Master(network, data, time.monotonic() + rates.limit_s)
         master.add_loads(rates.trees, [load * (1 + more) for load, more in zip(rates.load, extra, strict=True)])
-        amounts.append(np.maximum(master.solve()[2], 0))
+        solved = master.solve()
+        if solved is None:
+            break
+        amounts.append(np.maximum(solved[2], 0))
     return amounts
 
 
 class _Master:
     """The program: T, the data of each root where roots are free, and one column per tree."""
 
-    def __init__(self, network: PricedNetwork, data: F64 | None) -> None:
-        self.network, self.data = network, data
+    def __init__(self, network: PricedNetwork, data: F64 | None, until: float) -> None:
+        self.network, self.data, self.until = network, data, until
         self.count = network.topology.num_gpus
         self.reversed = PricedNetwork(network.topology.reversed) if data is None else None
         self.trees = list[TreeColumn]()
@@ -219,11 +237,14 @@ class _Master:
         self.session = Session(model.build(), SolverOptions(method="simplex"))
         self.scale = 0.0
 
-    def solve(self) -> tuple[float, F64, F64]:
-        """The least time with the trees so far, the prices of resources, and the data on each tree."""
-        solution = self.session.solve()
-        assert solution.values is not None
-        assert solution.duals is not None
+    def solve(self) -> tuple[float, F64, F64] | None:
+        """The least time with the trees so far, the prices of resources, and the data on each tree.
+
+        None where the time is over before that.
+        """
+        solution = self.session.solve(max(self.until - time.monotonic(), 0.0))
+        if solution.values is None or solution.duals is None:
+            return None
         price = np.maximum(-solution.duals[: len(self.network.capacity)], 0.0)
         price /= max(float(price @ self.network.capacity), 1e-300)
         return float(solution.values[0]), price, solution.values[self.fixed :]
