@@ -34,7 +34,8 @@ def chosen(searching: TaskSearch, best: Schedule, bound: Bound) -> tuple[Schedul
     if not searching.interrupted and not repeats:
         found += with_fewer_chunks(leanest(found, best, later), later, portfolio.schedule_with)
     if task.lanes is not None:
-        found, best = [on_trunks(one, task.lanes) for one in found], _verified(on_trunks(best, task.lanes))
+        whole = _verified(on_trunks(best, task.lanes))
+        found, best = [whole if one is best else on_trunks(one, task.lanes) for one in found], whole
     best = leanest(found, best, later)
     if task.mirror is not None:
         return _verified(task.mirror.reduction(best)), None, _reductions(found, task.mirror, budget)

@@ -28,6 +28,7 @@ class TreeTables(NamedTuple):
     pair_base: I64
     pair_ptr: I64
     pair_route: I64
+    has_slow: Bool  # whether any route of a pair is overloaded
     own: I64
     place: I64  # of each GPU in its innermost group
     src: I64
@@ -138,19 +139,6 @@ def least_loaded(t: TreeTables, load_ps: F64, a: int, b: int, size: float) -> in
 
 
 @inner
-def least_loaded_like(t: TreeTables, load_ps: F64, route: int, size: float) -> int:
-    """The best of the routes between the same two GPUs as the first one of them."""
-    count, best = t.alike[t.src[route], t.end[route]], route
-    if count > 1:
-        least = route_cost(t, load_ps, route, size)
-        for other in range(route + 1, route + count):
-            cost = route_cost(t, load_ps, other, size)
-            if cost * _EQUAL < least:
-                best, least = other, cost
-    return best
-
-
-@inner
 def is_uneven(t: TreeTables, pool: I64, root: int, low: int, high: int) -> bool:
     """Whether the root has direct links to some GPUs and much slower routes to others: then GPUs forward chunks."""
     none, fastest, slowest, direct = len(t.per_byte_ps) - 1, np.inf, 0.0, False
@@ -228,6 +216,9 @@ def best_route(
     The load is that of the route and of what it makes necessary: the hop to its sender, and what its end forwards.
     Chunks keep to the network card of their holder, unless it is overloaded: then the least cost decides.
     """
+    own = -1 if t.has_slow[pair] else _along_rail(t, load_ps, g, pair, holder, low, high, size)
+    if own >= 0:
+        return own
     begin, stop = t.pair_ptr[pair], t.pair_ptr[pair + 1]
     nearest, alone, some = 1 << 40, 0, False
     for k in range(begin, stop):
@@ -264,6 +255,39 @@ def best_route(
             ahead = best < 0 or (cost <= best_cost * _EQUAL and t.src[route] < t.src[best])
         if ahead:
             best, best_worse, best_place, best_cost = route, worse, place, cost
+    return best
+
+
+@inner
+def _along_rail(
+    t: TreeTables, load_ps: F64, g: Growing, pair: int, holder: int, low: int, high: int, size: float
+) -> int:
+    """Of the routes from the holder into a group, the best one along its rail to a wanted GPU; -1: there is none.
+
+    The routes of a pair are sorted by their senders. No route has a better place than these.
+    """
+    first, last = t.pair_ptr[pair], t.pair_ptr[pair + 1]
+    while first < last:
+        middle = (first + last) // 2
+        if t.src[t.pair_route[middle]] < holder:
+            first = middle + 1
+        else:
+            last = middle
+    stop, count, best, least = first, 0, -1, np.inf
+    while stop < t.pair_ptr[pair + 1] and t.src[t.pair_route[stop]] == holder:
+        g.known[t.end[t.pair_route[stop]]] = -1.0
+        if _place(t, g, t.pair_route[stop], holder) == 0:
+            count, best = count + 1, int(t.pair_route[stop])
+        stop += 1
+    if count == 1:
+        return best
+    best = -1
+    for k in range(first, stop):
+        route = int(t.pair_route[k])
+        if _place(t, g, route, holder) == 0:
+            cost = _cost_of(t, load_ps, g, route, holder, low, high, size)
+            if best < 0 or cost * _EQUAL < least:
+                best, least = route, cost
     return best
 
 

@@ -17,7 +17,6 @@ from flowccl.methods.hierarchical.route_kernels import (
     best_route,
     is_uneven,
     least_loaded,
-    least_loaded_like,
     route_cost,
 )
 
@@ -111,8 +110,6 @@ def _split(
             route = t.own[level, holder, group]
             if route < 0 or not g.wanted[t.end[route]]:
                 route = best_route(t, load_ps, g, pair, holder, begin, stop, size)
-            else:
-                route = least_loaded_like(t, load_ps, route, size)
             add_route(t, load_ps, route, size)
             g.routes[first], g.gateway[group] = route, t.end[route]
             g.used[5] = first + 1

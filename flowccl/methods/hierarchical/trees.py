@@ -91,6 +91,7 @@ class TreeBuilder:
             pointers(groups**2)[:-1],
             pair_ptr,
             pair_route,
+            self._has_slow(pair_ptr, pair_route),
             self._own_routes(labels, int(groups.max())),
             self.index,
             network.src.astype(np.int64),
@@ -145,6 +146,12 @@ class TreeBuilder:
             routes.append(joining[np.argsort(pair, kind="stable")])
         return pointers(np.concatenate(counts)), np.concatenate(routes)
 
+    def _has_slow(self, pair_ptr: I64, pair_route: I64) -> NDArray[np.bool_]:
+        """Whether any route of each pair of groups has a link that is overloaded."""
+        slow = np.any(self.network.overloaded[self.network.links], axis=1)
+        before = pointers(np.asarray(slow)[pair_route])
+        return np.asarray(before[pair_ptr[1:]] > before[pair_ptr[:-1]])
+
     def _has_gaps(self, pair_ptr: I64, groups: I64) -> bool:
         """Whether two groups of a level, or two GPUs of an innermost group, are no neighbours: paths are needed."""
         near = np.diff(pair_ptr) > 0
@@ -153,16 +160,16 @@ class TreeBuilder:
         return bool((~near & ~own).any() or any(inside))
 
     def _own_routes(self, labels: I64, most_groups: int) -> I64:
-        """The first route along the rail of each sender to each group, on each level; -1: it has none, or to several.
+        """The route along the rail of each sender to each group, on each level; -1: it has none, or several.
 
-        None has a link that is overloaded, nor has any other route between the same two GPUs, as over several spines.
+        None has a link that is overloaded.
         """
         network, result = self.network, np.full((len(labels), labels.shape[1], most_groups), -1, dtype=np.int64)
         near, ranks = network.near, labels.shape[1]
-        usable = np.ones(len(near.src), dtype=np.bool_)
+        usable = np.diff(near.pair_ptr) == 1
         if network.overloaded.any():
             slow = network.overloaded[network.links].any(axis=1)
-            usable = ~np.logical_or.reduceat(slow, near.pair_ptr[:-1])
+            usable &= ~np.logical_or.reduceat(slow, near.pair_ptr[:-1])
         between = np.flatnonzero((near.src < ranks) & (near.end < ranks))
         for own, label in zip(result, labels, strict=True):
             pair = between[label[near.src[between]] != label[near.end[between]]]
