@@ -69,11 +69,6 @@ def find_routes(sources: I64, most: int, ports: Ports) -> FoundRoutes:
         while size:
             path, size = _popped(paths, queue, size), size - 1
             node = paths.node[path]
-            if path and ports.stores[node]:
-                if found[node] < most:
-                    kept[node, found[node]] = path
-                    found[node] += 1
-                continue
             if times[node] >= most:
                 continue
             times[node] += 1
@@ -81,9 +76,14 @@ def find_routes(sources: I64, most: int, ports: Ports) -> FoundRoutes:
             while count + more > len(paths.node):
                 paths, queue = _larger(paths), grown(queue)
             for at in range(ports.ptr[node], ports.ptr[node + 1]):
-                if _may_follow(ports, paths, path, ports.end[ports.out[at]], source, found, most):
-                    _follow(ports, paths, path, ports.out[at], source, count)
+                further = ports.end[ports.out[at]]
+                if further == source or _has_passed(paths, path, further):
+                    continue
+                _follow(ports, paths, path, ports.out[at], source, count)
+                if not ports.stores[further]:
                     size, count = _pushed(paths, queue, size, count), count + 1
+                elif _keeps(paths, kept[further], found, further, count):
+                    count += 1
         for node in range(nodes):
             if not found[node]:
                 continue
@@ -104,14 +104,29 @@ def find_routes(sources: I64, most: int, ports: Ports) -> FoundRoutes:
 
 
 @inner
-def _may_follow(ports: Ports, paths: SearchPaths, path: int, end: int, source: int, found: I64, most: int) -> bool:
-    """Whether a path may go on to a node: not to where it was, nor to an end that has all its routes."""
-    if end == source or (ports.stores[end] and found[end] >= most):
-        return False
+def _has_passed(paths: SearchPaths, path: int, end: int) -> bool:
+    """Whether a path has been at a node."""
     while paths.before[path] >= 0:
         if paths.node[path] == end:
-            return False
+            return True
         path = paths.before[path]
+    return False
+
+
+@inner
+def _keeps(paths: SearchPaths, kept: I64, found: I64, end: int, path: int) -> bool:
+    """Insert a path among the best ones to its end, unless all of these are better."""
+    at = found[end]
+    if at == len(kept):
+        if not _is_better(paths, path, kept[at - 1]):
+            return False
+        at -= 1
+    else:
+        found[end] += 1
+    while at > 0 and _is_better(paths, path, kept[at - 1]):
+        kept[at] = kept[at - 1]
+        at -= 1
+    kept[at] = path
     return True
 
 

@@ -180,17 +180,20 @@ def _simple_shape(topology: Topology, routes: Routes) -> RouteShape | None:
         return None
     count, size = len(routes), np.diff(routes.ptr)
     every, first, last = np.arange(count, dtype=np.int64), routes.ptr[:-1], routes.ptr[1:] - 1
-    segment, hop = np.repeat(every, size), np.arange(len(routes.link), dtype=np.int64)
+    segment = np.repeat(every, size)
     latency = topology.link_latency_ps[routes.link]
     before = np.cumsum(latency) - latency
     offset = before - before[first][segment]
-    is_first, is_last = hop == first[segment], hop == last[segment]
-    offset = np.where(fan[segment] & ~is_first, latency[first][segment], offset)
-    if merge.any():  # all inputs of the switch arrive at the same time
-        slowest = np.maximum.reduceat(np.where(is_last, 0, latency), first)
-        offset = np.where(merge[segment], slowest[segment] - np.where(is_last, 0, latency), offset)
-    is_root = np.where(merge[segment], ~is_last, is_first)
-    is_end = np.where(fan[segment], ~is_first, is_last)
+    root, end = first, last
+    if fan.any() or merge.any():
+        hop = np.arange(len(routes.link), dtype=np.int64)
+        is_first, is_last = hop == first[segment], hop == last[segment]
+        offset = np.where(fan[segment] & ~is_first, latency[first][segment], offset)
+        if merge.any():  # all inputs of the switch arrive at the same time
+            slowest = np.maximum.reduceat(np.where(is_last, 0, latency), first)
+            offset = np.where(merge[segment], slowest[segment] - np.where(is_last, 0, latency), offset)
+        root = hop[np.where(merge[segment], ~is_last, is_first)]
+        end = hop[np.where(fan[segment], ~is_first, is_last)]
     return RouteShape(
         routes,
         offset,
@@ -199,11 +202,11 @@ def _simple_shape(topology: Topology, routes: Routes) -> RouteShape | None:
         np.full(count, -1, dtype=np.int64),
         segment_GBps(topology, routes.link, segment, count, topology.link_GBps),
         pointers(np.where(merge, size - 1, 1)),
-        topology.link_src[routes.link[is_root]],
-        hop[is_root],
+        topology.link_src[routes.link[root]],
+        root,
         pointers(np.where(fan, size - 1, 1)),
-        topology.link_dst[routes.link[is_end]],
-        hop[is_end],
+        topology.link_dst[routes.link[end]],
+        end,
         {},
     )
 
