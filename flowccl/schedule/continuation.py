@@ -1,6 +1,6 @@
 """A reduction that a distribution continues: which chunk of the first becomes which chunk of the second."""
 
-from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,43 +12,55 @@ from flowccl.schedule.schedule import Schedule
 I64 = NDArray[np.int64]
 
 
-def in_order_of_use(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
-    """Return the first schedule with its chunks renamed: of equal chunks, the first that arrives goes on first.
+class ChunkEnds(NamedTuple):
+    """When and where each chunk starts first, or arrives last; node -1 where it never does."""
 
-    Chunks are equal that have the same size, the same sources and destinations in the whole `demand`, and the same
-    GPU where the first schedule ends and the second one begins. A distribution that follows its own reversal needs
-    this: the chunk that it sends first arrives last in the reversal, so nothing could begin before all has arrived.
+    time_ps: I64
+    node: I64
+
+    @classmethod
+    def last(cls, chunks: int, chunk: NDArray[np.int32], time_ps: I64, node: NDArray[np.int32]) -> "ChunkEnds":
+        """The last arrival of each chunk."""
+        latest, at = np.full(chunks, -1), np.full(chunks, -1)
+        np.maximum.at(latest, chunk, time_ps)
+        is_last = time_ps == latest[chunk]
+        at[chunk[is_last]] = node[is_last]
+        return cls(latest, at)
+
+    @classmethod
+    def first(cls, chunks: int, chunk: NDArray[np.int32], time_ps: I64, node: NDArray[np.int32]) -> "ChunkEnds":
+        """The first start of each chunk."""
+        earliest, at = np.full(chunks, NEVER), np.full(chunks, -1)
+        np.minimum.at(earliest, chunk, time_ps)
+        is_first = time_ps == earliest[chunk]
+        at[chunk[is_first]] = node[is_first]
+        return cls(earliest, at)
+
+
+def in_order_of_use(arrival: ChunkEnds, begin: ChunkEnds, demand: Demand) -> I64:
+    """Return for each chunk of a first schedule which one of a second schedule it becomes.
+
+    Of equal chunks, the first that arrives goes on first. Chunks are equal that have the same size, the same sources
+    and destinations in the whole `demand`, and the same GPU where the first schedule ends and the second one begins. A
+    distribution that follows its own reversal needs this: the chunk that it sends first arrives last in the reversal,
+    so nothing could begin before all has arrived.
     """
+    becomes = np.arange(len(demand))
     if demand.ready_ps is not None or demand.tenants:
-        return first
-    arrival, end = _arrivals(first)
-    begin, root = _begins(second)
-    able = np.flatnonzero((arrival >= 0) & (begin < NEVER) & (end == root))
-    group = _groups(np.stack((demand.chunk_bytes, end, *_ranks_of(demand)), axis=1)[able])
-    renamed = np.arange(len(demand))
-    by_arrival, by_begin = (able[np.lexsort((able, key[able], group))] for key in (arrival, begin))
-    renamed[by_arrival] = by_begin
-    return replace(first, chunk=renamed[first.chunk].astype(np.int32))
+        return becomes
+    able = np.flatnonzero((arrival.node >= 0) & (arrival.node == begin.node))
+    group = _groups(np.stack((demand.chunk_bytes, arrival.node, *_ranks_of(demand)), axis=1)[able])
+    by_arrival, by_begin = (able[np.lexsort((able, key.time_ps[able], group))] for key in (arrival, begin))
+    becomes[by_arrival] = by_begin
+    return becomes
 
 
-def _arrivals(schedule: Schedule) -> tuple[I64, I64]:
-    """When the last transfer of each chunk arrives, and where; -1 for chunks without transfers."""
-    timing, count = schedule.timing, len(schedule.demand)
-    order = np.lexsort((timing.end_node, timing.end_arrival_ps))
-    chunk = schedule.chunk[timing.end_transfer[order]]
-    arrival, node = np.full(count, -1), np.full(count, -1)
-    arrival[chunk], node[chunk] = timing.end_arrival_ps[order], timing.end_node[order]  # the last one stays
-    return arrival, node
-
-
-def _begins(schedule: Schedule) -> tuple[I64, I64]:
-    """When the first transfer of each chunk starts, and where; NEVER for chunks without transfers."""
-    timing, count = schedule.timing, len(schedule.demand)
-    order = np.lexsort((timing.root_node, timing.root_from_ps))[::-1]
-    chunk = schedule.chunk[timing.root_transfer[order]]
-    begin, node = np.full(count, NEVER), np.full(count, -1)
-    begin[chunk], node[chunk] = timing.root_from_ps[order], timing.root_node[order]
-    return begin, node
+def continuing(first: Schedule, second: Schedule, demand: Demand) -> I64:
+    """`in_order_of_use` of two schedules with any routes, with the chunks of the demand."""
+    one, other, count = first.timing, second.timing, len(demand)
+    arrival = ChunkEnds.last(count, first.chunk[one.end_transfer], one.end_arrival_ps, one.end_node)
+    begin = ChunkEnds.first(count, second.chunk[other.root_transfer], other.root_from_ps, other.root_node)
+    return in_order_of_use(arrival, begin, demand)
 
 
 def _ranks_of(demand: Demand) -> tuple[I64, I64]:

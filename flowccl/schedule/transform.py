@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
-from flowccl.schedule.continuation import in_order_of_use
+from flowccl.schedule.continuation import continuing
 from flowccl.schedule.generation.precedence import between_messages, deliveries, feeding, precedences, soonest_starts
 from flowccl.schedule.generation.serial import fits, generate_serial, sequence, within_limits
 from flowccl.schedule.schedule import Schedule, stacked_messages
@@ -263,7 +263,7 @@ def concatenate(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
     for part in (first, second):
         if len(part.demand) != len(demand) or np.any(part.demand.chunk_bytes != demand.chunk_bytes):
             raise ScheduleError("concatenate: both schedules must have the chunks of the demand, in the same order")
-    first = in_order_of_use(first, second, demand)
+    first = replace(first, chunk=continuing(first, second, demand)[first.chunk].astype(np.int32))
     routes = Routes(
         np.concatenate((first.routes.ptr, first.routes.ptr[-1] + second.routes.ptr[1:])),
         np.concatenate((first.routes.link, second.routes.link)),
