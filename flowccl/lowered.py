@@ -21,7 +21,7 @@ from flowccl.units import ps_to_us
 _TIMING_S = 3e-5  # for a message in every repetition: 1.6 to 3e-5 s
 _OPERATION_S = 6e-6  # for an operation, to write, read and prove it: 2e-6 to 6e-6 s
 LEAST_S = 0.3  # for any program: loading compiled code, and what does not grow with the messages
-_SPACE = (1.0, 0.85, 0.7)  # parts of the operations of a threadblock that messages may use, where they do not fit
+_PARTS = (1.0, 0.85, 0.7)  # parts of the operations of a threadblock that messages may use, where they do not fit
 _LOWERING_S = 6e-5  # for a message and each threadblock of its group: 5 to 6e-5 s on one core, large programs
 
 
@@ -67,7 +67,7 @@ def lower_for(schedule: Schedule, profile: RuntimeProfile, sms: int | None = Non
     )
 
 
-def lower_with_space(
+def lower_spread_out(
     schedule: Schedule, profile: RuntimeProfile, sms: int | None, left_s: Callable[[], float]
 ) -> tuple[Schedule, Lowered]:
     """Return the program of a schedule, and the schedule: with other groups where a threadblock would have too much.
@@ -80,7 +80,7 @@ def lower_with_space(
     except CrowdedError:
         if schedule.execution is None or schedule.execution.loops > 1:
             raise
-        for part in _SPACE:
+        for part in _PARTS:
             if lowering_s(schedule) > left_s():
                 break
             again = Engine(schedule, schedule.execution, usable_operations=int(part * USABLE_OPERATIONS)).run()

@@ -69,13 +69,13 @@ def test_messages_that_do_not_fit_into_threadblocks_are_scheduled_again_with_few
         return lower_for(one, *rest)
 
     monkeypatch.setattr(lowered, "lower_for", crowded)
-    again, program = lowered.lower_with_space(schedule, MSCCLPP, 8, lambda: inf)
+    again, program = lowered.lower_spread_out(schedule, MSCCLPP, 8, lambda: inf)
     assert verify(again) == []
     assert again is tried[-1] is not schedule
     assert program.operations <= MSCCLPP.limits.steps
     tried.clear()
     with pytest.raises(CrowdedError):
-        lowered.lower_with_space(schedule, MSCCLPP, 8, lambda: 0.0)
+        lowered.lower_spread_out(schedule, MSCCLPP, 8, lambda: 0.0)
     assert len(tried) == 1
 
 

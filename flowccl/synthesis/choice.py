@@ -7,7 +7,7 @@ from math import inf
 from flowccl.adapters.trunks import on_trunks
 from flowccl.bounds.lower_bound import Bound
 from flowccl.errors import InputError, InvalidScheduleError, NothingFoundError
-from flowccl.lowered import Lowered, lower_with_space, lowering_s, proving_s
+from flowccl.lowered import Lowered, lower_spread_out, lowering_s, proving_s
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.budget import Budget
@@ -106,7 +106,7 @@ def with_program(
             too_long = too_long or schedule
             continue
         try:
-            made, lowered = lower_with_space(schedule, target, sms, left_s)
+            made, lowered = lower_spread_out(schedule, target, sms, left_s)
             made = made if made is schedule else _verified(made)
         except (InputError, InvalidScheduleError) as error:
             log.debug("%s: no program: %s", schedule.method, error)
