@@ -81,8 +81,11 @@ def demand_to_json(demand: Demand) -> dict[str, Any]:
     return head | {"columns": columns}
 
 
-def root_if_named(demand: Demand) -> int | None:
-    """Return the root (0 if there is none) for which the named collective equals this demand, or None."""
+def root_if_named(demand: Demand, *, one_shot: bool = False) -> int | None:
+    """Return the root (0 if there is none) for which the named collective equals this demand, or None.
+
+    With `one_shot`, an allreduce may also have a chunk for each destination.
+    """
     if demand.collective not in COLLECTIVES_BY_NAME:
         return None
     root = 0
@@ -90,10 +93,11 @@ def root_if_named(demand: Demand) -> int | None:
         ends = demand.source_rank if demand.collective in ("broadcast", "scatter") else demand.destination_rank
         root = int(ends[0])
     try:
-        same = collective(demand.collective, demand.num_gpus, demand.size_bytes, demand.pieces, root) == demand
+        named = collective(demand.collective, demand.num_gpus, demand.size_bytes, demand.pieces, root)
     except DemandError:  # the named collective does not allow this size or number of pieces
         return None
-    return root if same else None
+    apart = one_shot and demand.collective == "allreduce" and named.per_destination == demand
+    return root if apart or named == demand else None
 
 
 def demand_from_json(value: Any, name: str = "demand") -> Demand:

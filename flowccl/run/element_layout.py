@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from flowccl.demand.collectives import COLLECTIVES_BY_NAME, ROOTED, collective
+from flowccl.demand.collectives import ROOTED
 from flowccl.demand.demand import Demand
-from flowccl.errors import DemandError, InputError
+from flowccl.demand.files import root_if_named
+from flowccl.errors import InputError
 
 RankChunk = tuple[int, int]  # (rank, chunk)
 
@@ -75,17 +76,8 @@ def make_layout(demand: Demand, count: int) -> ElementLayout:
 
 def named_root(demand: Demand) -> int | None:
     """Return the root (-1 if the collective has none) if the demand is the collective of its name, else None."""
-    if demand.collective not in COLLECTIVES_BY_NAME:
-        return None
-    rooted = demand.collective in ROOTED
-    ends = demand.source_rank if demand.collective in ("broadcast", "scatter") else demand.destination_rank
-    root = int(ends[0]) if rooted else 0
-    try:
-        usual = collective(demand.collective, demand.num_gpus, demand.size_bytes, demand.pieces, root)
-    except DemandError:
-        return None
-    same = usual == demand or (demand.collective == "allreduce" and usual.per_destination == demand)
-    return (root if rooted else -1) if same else None
+    root = root_if_named(demand, one_shot=True)
+    return root if root is None or demand.collective in ROOTED else -1
 
 
 def count_of_inputs(demand: Demand, inputs: Sequence[Any]) -> int:

@@ -4,6 +4,7 @@ A file contains the machine, the demand, the routes and the transfers, one colum
 """
 
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -25,7 +26,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.fields import check_keys, show, text_field
 from flowccl.topology.files import topology_from_json, topology_to_json
 from flowccl.topology.routes import Routes
-from flowccl.topology.symmetry.regular_groups import rotation_group
+from flowccl.topology.symmetry.regular_groups import RegularGroup, rotation_group
 from flowccl.topology.topology import Topology
 
 log = logging.getLogger(__name__)
@@ -93,31 +94,20 @@ def save_compact(compact: CompactSchedule | RepairedSchedule, path: str | Path) 
 
 def load_compact(path: str | Path, topology: Topology | None = None) -> CompactSchedule:
     """Return the compact schedule in a JSON file; raise ScheduleError if it was made for another machine."""
-    value, name = read_json(path, _MAX_FILE_BYTES), str(path)
+    value = read_json(path, _MAX_FILE_BYTES)
     try:
-        check_header(value, COMPACT_FORMAT, VERSION)
-        check_keys(value, "", _COMPACT_KEYS, dict.fromkeys(_COMPACT_KEYS[2:], "..."))
-        if value["collective"] not in COMPACT:
-            raise ScheduleError(f"collective: must be {' or '.join(COMPACT)}, got {show(value['collective'])}")
-        size, inside, order = (_positive(value[key], key) for key in ("size_bytes", "inside", "order"))
+        size_bytes, rotations = _head(value, COMPACT_FORMAT, _COMPACT_KEYS, COMPACT)
         one = schedule_from_json(value["schedule"], "schedule", topology)
-        group = rotation_group(one.topology, tuple(inside), tuple(order))
+        return CompactSchedule(value["collective"], size_bytes, one, _group(one.topology, rotations))
     except InputError as error:
-        raise ScheduleError(f"{name}: {error}") from None
-    if group is None:
-        raise ScheduleError(f"{name}: inside, order: these rotations are no symmetries of {one.topology.name}")
-    return CompactSchedule(value["collective"], size[0], one, group)
+        raise ScheduleError(f"{path}: {error}") from None
 
 
 def load_repaired(path: str | Path, topology: Topology | None = None) -> RepairedSchedule:
     """Return the repaired schedule in a JSON file; raise ScheduleError if it was made for another machine."""
-    value, name = read_json(path, _MAX_FILE_BYTES), str(path)
+    value = read_json(path, _MAX_FILE_BYTES)
     try:
-        check_header(value, REPAIRED_FORMAT, VERSION)
-        check_keys(value, "", _REPAIRED_KEYS, dict.fromkeys(_REPAIRED_KEYS[2:], "..."))
-        if value["collective"] not in PHASES:
-            raise ScheduleError(f"collective: must be {' or '.join(PHASES)}, got {show(value['collective'])}")
-        size, inside, order = (_positive(value[key], key) for key in ("size_bytes", "inside", "order"))
+        size_bytes, rotations = _head(value, REPAIRED_FORMAT, _REPAIRED_KEYS, PHASES)
         machine = topology_from_json(value["topology"], "topology")
         _check_fingerprint(value["fingerprint"], machine, topology)
         if not isinstance(value["phases"], list):
@@ -126,10 +116,28 @@ def load_repaired(path: str | Path, topology: Topology | None = None) -> Repaire
         forward = "allgather" if reversed_first else value["collective"]
         for number, phase in enumerate(value["phases"]):
             place = machine.reversed if reversed_first and number == 0 else machine
-            phases.append(_phase_from_json(phase, f"phases[{number}]", place, forward, size[0], (inside, order)))
+            phases.append(_phase_from_json(phase, f"phases[{number}]", place, forward, size_bytes, rotations))
     except InputError as error:
-        raise ScheduleError(f"{name}: {error}") from None
-    return RepairedSchedule(value["collective"], size[0], tuple(phases))
+        raise ScheduleError(f"{path}: {error}") from None
+    return RepairedSchedule(value["collective"], size_bytes, tuple(phases))
+
+
+def _head(value: Any, kind: str, keys: tuple[str, ...], collectives: Collection[str]) -> tuple[int, list[list[int]]]:
+    """The size and the rotations of a file, which has these keys and one of these collectives."""
+    check_header(value, kind, VERSION)
+    check_keys(value, "", keys, dict.fromkeys(keys[2:], "..."))
+    if value["collective"] not in collectives:
+        raise ScheduleError(f"collective: must be {' or '.join(collectives)}, got {show(value['collective'])}")
+    size, *rotations = (_positive(value[key], key) for key in ("size_bytes", "inside", "order"))
+    return size[0], rotations
+
+
+def _group(machine: Topology, rotations: list[list[int]], place: str = "") -> RegularGroup:
+    """The group that the rotations (inside hosts, order of hosts) generate."""
+    group = rotation_group(machine, *map(tuple, rotations))
+    if group is None:
+        raise ScheduleError(f"{place}inside, order: these rotations are no symmetries of {machine.name}")
+    return group
 
 
 def _repaired_to_json(repaired: RepairedSchedule) -> dict[str, Any]:
@@ -153,14 +161,12 @@ def _repaired_to_json(repaired: RepairedSchedule) -> dict[str, Any]:
 
 
 def _phase_from_json(
-    value: Any, name: str, machine: Topology, kind: str, size_bytes: int, rotations: tuple[list[int], list[int]]
+    value: Any, name: str, machine: Topology, kind: str, size_bytes: int, rotations: list[list[int]]
 ) -> RepairedPhase:
     """A phase on a machine; the group of the whole machine is that of these rotations."""
     check_keys(value, name, _PHASE_KEYS, dict.fromkeys(_PHASE_KEYS, "..."))
     one = schedule_from_json(value["schedule"], f"{name}.schedule")
-    group = rotation_group(one.topology, tuple(rotations[0]), tuple(rotations[1]))
-    if group is None:
-        raise ScheduleError(f"{name}: inside, order: these rotations are no symmetries of {one.topology.name}")
+    group = _group(one.topology, rotations, f"{name}: ")
     routes = _routes(value["routes"], len(machine.links))
     columns = _transfers(value["transfers"], len(one.demand), len(routes), for_runtime=False)
     owner = int_column(value["owner"], f"{name}.owner", 0, machine.num_gpus - 1).astype(np.int32)
