@@ -52,7 +52,7 @@ class NextCounts:
             return []
         least, leads = tried[-1].count, self._is_quick(tried[-1]) and tried[-1].best_ps <= self.search.best_ps
         most = max(self.search.useful_chunks(name), self._above(tried, least) if leads else 0)
-        half = len(tried) == 1 and not self.search.delivery_s(tried[-1])  # first half of the way, to see what is best
+        half = len(tried) == 1 and not self.search.rate_s(tried[-1].name)  # first half of the way, to see what is best
         doublings = [n for n in self.search.counts.doublings(most) if not half or n * n <= most]
         finest = [] if half or self.search.counts.most > most else [self.search.counts.most]
         counts = [*finest, *reversed(doublings), self._above(tried, least)]

@@ -192,7 +192,7 @@ class PortfolioSearch(SearchState):
         """The order in a round: first tries, what goes first, what goes to its useful chunk count at once."""
         arm, steps = turn
         again = arm.count > 1 or arm.taken > 0
-        return again, not self.goes_first(arm.name), not self.delivery_s(arm), arm.next_work_s * steps
+        return again, not self.goes_first(arm.name), not self.rate_s(arm.name), arm.next_work_s * steps
 
     def _within_steps(self, turns: list[tuple[Arm, int]]) -> list[tuple[Arm, int]]:
         """At most as many steps as are left, where they are counted."""

@@ -73,7 +73,7 @@ class SearchState:
         While other methods wait for their first try, it may take a part of the time that is left.
         """
         times, demand = count / below.count, below.demand
-        if delivery_s := self.delivery_s(below):
+        if delivery_s := self.rate_s(below.name):
             unicast = below.traits.unicast_work if demand.is_unicast and not demand.reduces else 1.0
             more_s = delivery_s * unicast * times * (len(demand.destination_rank) + len(demand.source_rank))
             step_s = min(below.first_s + more_s, below.first_s * times)  # what it prepares once counts once
@@ -100,12 +100,11 @@ class SearchState:
         hopeful = len(tried) == 1 and tried[0].best_ps < 2 * self.best_ps  # twice the chunks may at most halve the time
         return tried[0].first_s * more / tried[0].count if more and hopeful else inf
 
-    def delivery_s(self, arm: Arm) -> float:
-        """Seconds for each delivery, where known."""
-        return self.rate_s(arm.name)
-
     def rate_s(self, name: str) -> float:
-        """The same for a method; on a runtime, carrying out takes longer than planning, unless it does so itself."""
+        """Seconds of a method for each delivery, where known.
+
+        On a runtime, carrying out takes longer than planning, unless the method does so itself.
+        """
         return traits_of(name).delivery_s if self.carry is None else traits_of(name).carried_s
 
     def is_rated(self, name: str) -> bool:

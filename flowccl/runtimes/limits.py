@@ -1,6 +1,6 @@
 """Limits of the target runtimes, one entry per target. The numbers are from the runtimes' own sources."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from flowccl.errors import InputError
 
@@ -20,14 +20,12 @@ _NCCL = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeLimits:
-    """Limits of one target. Every number is the largest allowed value.
+    """Limits of one target. Every number is the largest allowed value; MSCCL++ has only some of them.
 
     `steps` is per threadblock, `blocks` per gpu, `blocks_per_channel` per direction; `count` is the chunks of a step,
     `nodes` the XML nodes that one rank reads, `children` those of one node, `waits` the threadblocks (by number) that a
     step can wait for, `index` the chunks of a buffer, `operands` the chunks that one reduction reads. `collectives`
-    maps flowccl's names to the target's. In a `one_sided` runtime, senders write into the receiver's memory. With
-    `packets`, they write into slots of its scratch that nothing else uses, each word with a flag, and the receiver
-    takes the data from there.
+    maps flowccl's names to the target's. In a `one_sided` runtime, senders write into the receiver's memory.
     """
 
     target: str
@@ -44,19 +42,7 @@ class RuntimeLimits:
     waits: int = 128
     index: int = 32768
     one_sided: bool = False
-    packets: bool = False
     operands: int = 2
-
-    @property
-    def direct(self) -> bool:
-        """Whether senders write to where the data is used, so they must know that the place is free."""
-        return self.one_sided and not self.packets
-
-    def with_protocol(self, protocol: str) -> "RuntimeLimits":
-        """Return the limits of a protocol: MSCCL++ has other operations for packets."""
-        if not self.one_sided or protocol != "LL":
-            return self
-        return replace(self, packets=True, instructions=self.instructions | {"rrc"})
 
 
 XML_LIMITS = {
@@ -86,16 +72,8 @@ MSCCLPP_LIMITS = RuntimeLimits(
         "broadcast": "broadcast",
         "reduce_scatter": "reducescatter",
     },
-    instructions=frozenset({"s", "r", "cpy", "re", "gstore", "glres"}),
     protocols=("Simple", "LL"),
     steps=64,  # operations, execution_common.hpp
-    channels=1024,
-    blocks_per_channel=1024,
-    count=2**31 - 1,
-    nodes=2**31 - 1,
-    children=2**31 - 1,
-    waits=1024,
-    index=2**31 - 1,
     one_sided=True,
     operands=10,  # 2 local buffers and 8 channels, execution_common.hpp
 )

@@ -23,7 +23,6 @@ from tests.gpu.predict import H200_COSTS, predict_call_us
 
 COLLECTIVES = ("allgather", "allreduce", "alltoall", "reduce_scatter", "broadcast")
 SIZE = 65536
-LL = LIMITS["mscclpp"].with_protocol("LL")
 
 
 def small(name: str, collective: str, chunks: int = 1) -> Schedule:

@@ -187,7 +187,6 @@ def test_a_program_that_does_not_fit_into_memory_is_refused_before_it_is_lowered
     size = program_size(schedule, schedule.execution)
     written = program.data.count(b'"name":')
     assert written / 2 < size.operations < 2 * written
-    assert size.text_bytes == pytest.approx(len(program.data), rel=0.6)
     monkeypatch.setenv("FLOWCCL_MEMORY", "100MB")
     with pytest.raises(InputError, match=r"has about \d+ operations, which take about .* of memory .*--chunks"):
         lower_program(schedule)

@@ -14,7 +14,6 @@ from flowccl.units import format_bytes
 _BASE_BYTES = 150e6  # compiled loops and what they need
 _OPERATION_BYTES = 2000.0  # at the peak; measured: 0.7 to 1.8 KB in programs of 100,000 to 3,000,000 operations
 _OPERATION_S = 15e-6  # measured: 4 us to lower one and write it, and 8 us to read, time and prove it
-_TEXT_BYTES = 90  # measured: 80 to 111 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +21,6 @@ class ProgramSize:
     """About how many operations a program has, on all GPUs together, and what making it takes."""
 
     operations: int
-
-    @property
-    def text_bytes(self) -> float:
-        """Bytes of its file."""
-        return self.operations * float(_TEXT_BYTES)
 
     @property
     def memory_bytes(self) -> float:
