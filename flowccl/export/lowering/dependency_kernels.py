@@ -145,6 +145,20 @@ def _slots_moved(actions: Actions, ranges: Ranges, low: int, high: int) -> int:
     return total
 
 
+@inner
+def _sort(values: I64, count: int) -> None:
+    """Sort the first values (Shell's sort)."""
+    gap = count // 2
+    while gap:
+        for i in range(gap, count):
+            value, j = values[i], i
+            while j >= gap and values[j - gap] > value:
+                values[j] = values[j - gap]
+                j -= gap
+            values[j] = value
+        gap //= 2
+
+
 @compiled
 def semaphores_of(
     actions: Actions, ranges: Ranges, gpu_ptr: I64, blocks: int, first: I64, overwrites: bool
@@ -183,7 +197,7 @@ def semaphores_of(
             if kind == SIGNAL and actions.range_low[a] == actions.range_high[a]:
                 needed = _known_of(readers, required, needed)
             if needed:
-                required[:needed].sort()
+                _sort(required, needed)
                 clock = known[block]
                 for k in range(needed - 1, -1, -1):
                     other = required[k]

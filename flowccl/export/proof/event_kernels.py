@@ -109,11 +109,23 @@ def _flow_ps(routes: SimulatedRoutes, r: int, size: int, rate: float, segments: 
 @maker
 def _in_turn(sends: I64, start_ps: I64, since: I64) -> I64:
     """Return sends in the order of their starts, then of the times since when they are ready, then of their numbers."""
-    found = np.sort(sends)
-    if len(found) > 1:
-        found = found[np.argsort(since[found], kind="mergesort")]
-        found = found[np.argsort(start_ps[found], kind="mergesort")]
+    found, gap = sends.copy(), len(sends) // 2
+    while gap:  # Shell's sort
+        for i in range(gap, len(found)):
+            n, j = found[i], i
+            while j >= gap and _is_earlier(n, found[j - gap], start_ps, since):
+                found[j] = found[j - gap]
+                j -= gap
+            found[j] = n
+        gap //= 2
     return found
+
+
+@inner
+def _is_earlier(n: int, other: int, start_ps: I64, since: I64) -> bool:
+    if start_ps[n] != start_ps[other]:
+        return bool(start_ps[n] < start_ps[other])
+    return bool(since[n] < since[other] or (since[n] == since[other] and n < other))
 
 
 class _SimulationState(NamedTuple):

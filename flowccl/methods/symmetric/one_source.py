@@ -97,7 +97,9 @@ def spread_one(
     noise = float(random.choice([0.5, 0.9, 2.0]))
     late = float(random.choice([0.0, 0.05, 1.0])) if pieces > 1 else 0.0
     seed = int(random.integers(2**31))
-    done, finish, piece, root, route, start = schedule_broadcast(kinds, pieces, noise, late, deadline_ps, seed)
+    slow_first = np.argsort(-kinds.busy, kind="stable")
+    found = schedule_broadcast(kinds, slow_first, pieces, noise, late, deadline_ps, seed)
+    done, finish, piece, root, route, start = found
     if not done:
         return None
     return OneSource(source_routes, piece, np.full(len(piece), -1, dtype=np.int32), root, route, start, finish)

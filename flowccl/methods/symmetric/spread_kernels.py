@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowccl.compiled import F64, I32, I64, Bool, Queue, compiled, heap_pop, heap_push, maker, new_queue, put, take
 
@@ -30,7 +29,7 @@ class OrbitShop(NamedTuple):
     """What waits for each kind of routes, the least key first, and when orbits are free."""
 
     heap_ptr: I64
-    key: NDArray[Any]
+    key: F64
     code: I64
     size: I64
     free: I64  # of each orbit
@@ -39,12 +38,13 @@ class OrbitShop(NamedTuple):
 
 
 @maker
-def _new_shop(kinds: RouteKinds, space: I64, key: NDArray[Any], events: int) -> Any:
+def _new_shop(kinds: RouteKinds, space: I64, events: int) -> Any:
     """Nothing waits yet; `space` is the most that may wait for each kind."""
     num_kinds = len(kinds.busy)
     heap_ptr = np.zeros(num_kinds + 1, dtype=np.int64)
     heap_ptr[1:] = np.cumsum(space)
-    code, size = np.empty(heap_ptr[-1], dtype=np.int64), np.zeros(num_kinds, dtype=np.int64)
+    key, code = np.empty(heap_ptr[-1]), np.empty(heap_ptr[-1], dtype=np.int64)
+    size = np.zeros(num_kinds, dtype=np.int64)
     free, queued = np.zeros(kinds.orbits, dtype=np.int64), np.zeros(num_kinds, dtype=np.bool_)
     return OrbitShop(heap_ptr, key, code, size, free, queued, new_queue(events))
 
@@ -102,13 +102,13 @@ def _count_neighbour(kinds: RouteKinds, near: F64, first: int, node: int) -> Non
 
 @compiled
 def schedule_broadcast(
-    kinds: RouteKinds, chunks: int, noise: float, late: float, deadline: int, seed: int
+    kinds: RouteKinds, order: I64, chunks: int, noise: float, late: float, deadline: int, seed: int
 ) -> tuple[bool, int, I32, I32, I32, I64]:
     """List scheduling of all chunks of GPU 0 to all GPUs, on orbits of links.
 
     Whenever the orbits of a kind are free, it sends a chunk to the node with the fewest neighbours that have the chunk,
-    with noise; `late` delays later chunks. No transfer arrives after the deadline. Return (done, finish, and for every
-    transfer its chunk, the sending GPU, the route and the start).
+    with noise; `order` has the kinds, the slowest first, and `late` delays later chunks. No transfer arrives after the
+    deadline. Return (done, finish, and for every transfer its chunk, the sending GPU, the route and the start).
     """
     np.random.seed(seed)  # noqa: NPY002  # compiled code has no Generator of its own
     routes, count = kinds.end.shape
@@ -119,7 +119,7 @@ def schedule_broadcast(
     space = np.zeros(len(kinds.busy), dtype=np.int64)
     for w in range(routes):
         space[kinds.route_kind[w]] += chunks * count
-    shop = _new_shop(kinds, space, np.empty(space.sum()), 2 * total + 4 * len(kinds.busy) + chunks + 16)
+    shop = _new_shop(kinds, space, 2 * total + 4 * len(kinds.busy) + chunks + 16)
     done, finish = 0, np.int64(0)
     out_chunk, out_root = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int32)
     out_route, out_start = np.empty(total, dtype=np.int32), np.empty(total, dtype=np.int64)
@@ -127,7 +127,6 @@ def schedule_broadcast(
         taken[c * count] = True
         _count_neighbour(kinds, near, c * count, 0)
         put(shop.events, 0, c * count)
-    order = np.argsort(-kinds.busy)
     while shop.events.size[0] > 0 and done < total:
         now = shop.events.time[0]
         _offer(kinds, shop, now, near, taken, noise, late)
@@ -181,7 +180,7 @@ def schedule_jobs(kinds: RouteKinds, job_kind: I64, before: I64, following: I64,
     space = np.zeros(num_kinds, dtype=np.int64)
     for k in job_kind:
         space[k] += 1
-    shop = _new_shop(kinds, space, np.empty(jobs, dtype=np.int64), 2 * jobs + 16)
+    shop = _new_shop(kinds, space, 2 * jobs + 16)
     start, finish = np.zeros(jobs, dtype=np.int64), np.int64(0)
     for j in range(jobs):
         if before[j] < 0:
@@ -193,7 +192,7 @@ def schedule_jobs(kinds: RouteKinds, job_kind: I64, before: I64, following: I64,
             if code < 0:
                 shop.queued[-code - 1] = False
             else:
-                _wait(shop, job_kind[code], rank[code], code)
+                _wait(shop, job_kind[code], float(rank[code]), code)
         for k in range(num_kinds):
             while shop.size[k] > 0 and _is_free(kinds, shop, k, now):
                 j = _first(shop, k)
