@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.moe_baselines import BASELINES, baseline_us
 from benchmarks.moe_workloads import WORKLOADS, Shape, matrix, routing
 from benchmarks.report import store
-from flowccl.moe.baselines import BASELINES, baseline_us
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.lane_kernels import blocks_of
 from flowccl.moe.planner import Planner

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.moe_baselines import BASELINES, baseline_us
 from benchmarks.moe_workloads import WORKLOADS, Shape, matrix
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import alltoallv
 from flowccl.errors import DemandError, InputError, TopologyError
-from flowccl.moe.baselines import BASELINES, baseline_us
 from flowccl.moe.blocks import Blocks
 from flowccl.moe.lane_kernels import blocks_of
 from flowccl.moe.plan_params import COARSE, DENSE, LINKS, OWN, WHOLE

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from flowccl.errors import FileError, InputError
 from flowccl.papers.taccl.sketch import Sketch, SwitchSketch, check_sketch, default_sketch, rotated_ranks
-from flowccl.papers.taccl.sketch_files import load_sketch, save_sketch, sketch_from_json, sketch_to_json
+from flowccl.papers.taccl.sketch_files import load_sketch, sketch_from_json
 from flowccl.topology.machines import machine
 
 TACCL = Path(__file__).parents[1] / "data" / "taccl"
@@ -81,6 +82,26 @@ def sketches(draw: st.DrawFn, gpus: int) -> Sketch:
     )
 
 
+def sketch_to_json(sketch: Sketch) -> dict[str, Any]:
+    """Return a sketch as a JSON value."""
+    result: dict[str, Any] = {"format": "flowccl-sketch", "version": 1, "name": sketch.name}
+    if sketch.between_hosts is not None:
+        result["between_hosts"] = [list(pair) for pair in sketch.between_hosts]
+    for key, pairs in (("closed", sketch.closed), ("symmetry", sketch.rotations)):
+        if pairs:
+            result[key] = [list(pair) for pair in pairs]
+    if sketch.senders:
+        result["senders"] = list(sketch.senders)
+    if sketch.switches:
+        result["switches"] = [_switch_to_json(switch) for switch in sketch.switches]
+    return result | {"chunks": sketch.chunks, "reach": sketch.reach}
+
+
+def _switch_to_json(switch: SwitchSketch) -> dict[str, Any]:
+    most = {} if switch.most is None else {"most": switch.most}
+    return {"gpus": list(switch.gpus), "inclination": switch.inclination, **most}
+
+
 @settings(max_examples=100)
 @given(sketches(8))
 def test_a_sketch_round_trips_through_json(sketch):
@@ -90,7 +111,7 @@ def test_a_sketch_round_trips_through_json(sketch):
 def test_a_sketch_round_trips_through_a_file(tmp_path):
     topology = machine("dgx2:2")
     sketch = load_sketch(TACCL / "sk1-dgx2-n2.json", topology)
-    save_sketch(sketch, tmp_path / "ours.json")
+    (tmp_path / "ours.json").write_text(json.dumps(sketch_to_json(sketch)))
     assert load_sketch(tmp_path / "ours.json", topology) == sketch
 
 

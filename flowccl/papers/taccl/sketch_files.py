@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import FileError, InputError
-from flowccl.files import read_json, write_json
+from flowccl.files import read_json
 from flowccl.papers.taccl.sketch import Pair, Sketch, SwitchSketch, check_sketch
 from flowccl.topology.fields import check_keys, show, text_field
 from flowccl.topology.importers.json_fields import whole
@@ -30,31 +30,6 @@ def load_sketch(path: str | Path, topology: Topology) -> Sketch:
     except InputError as error:
         raise FileError(f"{path}: {error}") from None
     return sketch
-
-
-def save_sketch(sketch: Sketch, path: str | Path) -> None:
-    """Write a sketch as JSON; loading it returns an equal sketch."""
-    write_json(path, sketch_to_json(sketch), indent=1)
-
-
-def sketch_to_json(sketch: Sketch) -> dict[str, Any]:
-    """Return a sketch as a JSON value."""
-    result: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": sketch.name}
-    if sketch.between_hosts is not None:
-        result["between_hosts"] = [list(pair) for pair in sketch.between_hosts]
-    for key, pairs in (("closed", sketch.closed), ("symmetry", sketch.rotations)):
-        if pairs:
-            result[key] = [list(pair) for pair in pairs]
-    if sketch.senders:
-        result["senders"] = list(sketch.senders)
-    if sketch.switches:
-        result["switches"] = [_switch_to_json(switch) for switch in sketch.switches]
-    return result | {"chunks": sketch.chunks, "reach": sketch.reach}
-
-
-def _switch_to_json(switch: SwitchSketch) -> dict[str, Any]:
-    most = {} if switch.most is None else {"most": switch.most}
-    return {"gpus": list(switch.gpus), "inclination": switch.inclination, **most}
 
 
 def sketch_from_json(value: dict[str, Any]) -> Sketch:
