@@ -17,11 +17,22 @@ def opposite_links(topology: Topology) -> NDArray[np.int64] | None:
     back = topology.reversed
     if topology.has_extra_constraints or back.nodes != topology.nodes:
         return None
-    order, other = sorted_links(topology), sorted_links(back)
-    if any(topology.links[a] != back.links[b] for a, b in zip(order.tolist(), other.tolist(), strict=True)):
+    found = links_back(topology)
+    if found is None or any(topology.links[k] != back.links[other] for k, other in enumerate(found.tolist())):
         return None
-    result = np.empty(len(order), dtype=np.int64)
-    result[order] = other
+    return found
+
+
+def links_back(topology: Topology) -> NDArray[np.int64] | None:
+    """For each link, one back with the same bandwidth and latency, each once; None where a link has none."""
+    src, dst = topology.link_src, topology.link_dst
+    rates = (topology.link_latency_ps, topology.link_GBps)
+    there, back = sorted_links(topology), np.lexsort((*rates, src, dst))
+    pairs = ((src, dst), (dst, src), *((rate, rate) for rate in rates))
+    if not all(np.array_equal(one[there], other[back]) for one, other in pairs):
+        return None
+    result = np.empty(len(src), dtype=np.int64)
+    result[there] = back
     return result
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flowccl.adapters.reversal import links_back
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.cli import main
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError, ScheduleError
-from flowccl.methods.symmetric.halves import opposite_links
 from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.schedule.files import load_compact, load_schedule, save_compact
 from flowccl.synthesis.compact import synthesize_compact, too_large
@@ -111,11 +111,11 @@ def test_a_reduction_needs_links_back() -> None:
     """Without a link back for every link, an allgather does not run backwards."""
     links = tuple(Link(src=i, dst=(i + 1) % 4, bandwidth_GBps=10.0) for i in range(4))
     one_way = Topology("one-way ring", tuple(Node(name=f"gpu{i}") for i in range(4)), links)
-    assert opposite_links(one_way) is None
+    assert links_back(one_way) is None
     with pytest.raises(DemandError, match="reduce_scatter needs a link back for every link; one-way ring has not"):
         synthesize_compact(one_way, "reduce_scatter", 4000)
     torus = machine("torus:3x4")
-    back = opposite_links(torus)
+    back = links_back(torus)
     assert back is not None
     assert np.array_equal(torus.link_src[back], torus.link_dst)
     assert np.array_equal(np.sort(back), np.arange(len(torus.links)))

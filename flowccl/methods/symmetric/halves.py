@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flowccl.adapters.reversal import links_back
 from flowccl.errors import DemandError
 from flowccl.methods.symmetric.one_source import OneSource
 from flowccl.methods.symmetric.routes import SourceRoutes
@@ -12,7 +12,6 @@ from flowccl.schedule.compact import part_of_one
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import reverse
 from flowccl.topology.routes import Routes
-from flowccl.topology.topology import Topology
 
 
 def reduced_by_halves(allgather: Schedule, kind: str) -> Schedule:
@@ -20,7 +19,7 @@ def reduced_by_halves(allgather: Schedule, kind: str) -> Schedule:
 
     In compact form the second phase starts when all of the first has arrived: a left shift would not see the orbits.
     """
-    topology, opposite = allgather.topology, opposite_links(allgather.topology)
+    topology, opposite = allgather.topology, links_back(allgather.topology)
     if opposite is None:
         raise DemandError(f"the compact form of {kind} needs a link back for every link; {topology.name} has not")
     count, pieces = topology.num_gpus, allgather.demand.pieces
@@ -47,20 +46,7 @@ def backwards(allgather: OneSource) -> OneSource:
     """The allgather on the reversed machine: the same transfers over the opposite links."""
     routes = allgather.source_routes
     topology = routes.group.topology
-    if (opposite := opposite_links(topology)) is None:
+    if (opposite := links_back(topology)) is None:
         raise DemandError(f"a compact reduction needs a link back for every link; {topology.name} has not")
     turned = SourceRoutes(routes.group, routes.routes.renamed(opposite), routes.end, routes.shape)
     return replace(allgather, source_routes=turned)
-
-
-def opposite_links(topology: Topology) -> NDArray[np.int64] | None:
-    """For each link, one back with the same bandwidth and latency, each once; None where a link has none."""
-    src, dst = topology.link_src, topology.link_dst
-    rates = (topology.link_latency_ps, topology.link_GBps)
-    there, back = np.lexsort((*rates, dst, src)), np.lexsort((*rates, src, dst))
-    pairs = ((src, dst), (dst, src), *((rate, rate) for rate in rates))
-    if not all(np.array_equal(one[there], other[back]) for one, other in pairs):
-        return None
-    result = np.empty(len(src), dtype=np.int64)
-    result[there] = back
-    return result

@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.adapters.reversal import links_back
 from flowccl.arrays import distinct, is_among, pointers
 from flowccl.errors import DemandError
-from flowccl.methods.symmetric.halves import opposite_links
 from flowccl.methods.symmetric.one_source import OneSource
 from flowccl.methods.symmetric.repair_kernels import RoutesAround, choose_paths, grow_trees
 from flowccl.schedule.compact import CompactSchedule
@@ -50,7 +50,7 @@ def opposite_phase(phase: RepairedPhase, whole: CompactSchedule) -> RepairedPhas
 
     None where the faults of a link and of the link back differ.
     """
-    topology, back = phase.topology, opposite_links(phase.whole.topology)
+    topology, back = phase.topology, links_back(phase.whole.topology)
     own = None if back is None else back[: len(topology.links)]
     if back is None or own is None or own.max() >= len(own):
         return None
