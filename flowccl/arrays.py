@@ -1,5 +1,7 @@
 """Small helpers for arrays."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -32,3 +34,13 @@ def is_among(values: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[n
     if not len(ordered):
         return np.zeros(len(values), dtype=np.bool_)
     return np.asarray(ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values)
+
+
+def components(nodes: int, src: ArrayLike, dst: ArrayLike, *, strong: bool = False) -> NDArray[np.int32]:
+    """The connected component of each node of a graph with these edges; if `strong`, over paths in both directions."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    edges = np.ones(np.size(src), dtype=np.int32), (np.asarray(src), np.asarray(dst))
+    graph: Any = csr_matrix(edges, (nodes, nodes))
+    return np.asarray(connected_components(graph, directed=strong, connection="strong")[1])

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import connected_components
 
+from flowccl.arrays import components
 from flowccl.problem import Problem
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
@@ -58,8 +57,7 @@ def _without_nics(topology: Topology) -> list[list[int]]:
     """The GPUs by host: those that links other than those of NICs connect."""
     inside = np.array([kind != "nic" for kind in topology.link_kinds], dtype=np.bool_)
     ends = topology.link_src[inside], topology.link_dst[inside]
-    graph = csr_matrix((np.ones(len(ends[0]), dtype=np.int8), ends), (len(topology.nodes),) * 2)
-    part = connected_components(graph, directed=False)[1][: topology.num_gpus]
+    part = components(len(topology.nodes), *ends)[: topology.num_gpus]
     return [np.flatnonzero(part == number).tolist() for number in dict.fromkeys(part.tolist())]
 
 

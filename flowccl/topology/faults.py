@@ -6,8 +6,8 @@ from difflib import get_close_matches
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flowccl.arrays import components
 from flowccl.errors import InputError
 from flowccl.topology.topology import Link, Topology
 from flowccl.topology.variants import with_links
@@ -140,13 +140,7 @@ def _check_connected(whole: Topology, broken: Topology, words: str) -> None:
 
 def _components(topology: Topology) -> list[list[int]]:
     """The GPUs in groups that can reach each other, in both directions."""
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    count = len(topology.nodes)
-    ones: NDArray[np.int8] = np.ones(len(topology.links), dtype=np.int8)
-    graph = csr_matrix((ones, (topology.link_src, topology.link_dst)), (count, count))
-    _, label = connected_components(graph, directed=True, connection="strong")
+    label = components(len(topology.nodes), topology.link_src, topology.link_dst, strong=True)
     groups: dict[int, list[int]] = {}
     for gpu, group in enumerate(label[: topology.num_gpus].tolist()):
         groups.setdefault(group, []).append(gpu)

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import components
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.topology import Topology
 from flowccl.topology.trunks import with_merged_trunks
@@ -129,11 +130,7 @@ def _steps(better: NDArray[np.float64], values: NDArray[np.float64] | None = Non
 
 def _connected(gpus: int, src: NDArray[np.int32], end: NDArray[np.int32], keep: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The connected component of every GPU over some pairs, numbered in order of rank."""
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    graph = csr_matrix((np.ones(int(keep.sum())), (src[keep], end[keep])), (gpus, gpus))
-    label = connected_components(graph, directed=True, connection="weak")[1]
+    label = components(gpus, src[keep], end[keep])
     first = {int(name): index for index, name in enumerate(dict.fromkeys(label.tolist()))}
     return np.array([first[int(name)] for name in label], dtype=np.int64)
 

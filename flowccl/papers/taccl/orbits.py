@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import components
 from flowccl.demand.demand import Demand
 from flowccl.papers.taccl.logical import Ints, LogicalTopology
 from flowccl.papers.taccl.sketch import rotated_ranks
@@ -73,16 +74,12 @@ def orbits(keys: Ints, images: list[Ints]) -> tuple[Ints, Ints]:
 
     A key whose image is not among the keys counts as fixed.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     order = np.argsort(keys)
     parts = []
     for image in images:
         place = np.minimum(np.searchsorted(keys[order], image), len(keys) - 1)
         parts.append(np.where(keys[order][place] == image, order[place], np.arange(len(keys))))
     ends = (np.tile(np.arange(len(keys)), len(parts)), np.concatenate([np.zeros(0, dtype=np.int64), *parts]))
-    graph = coo_array((np.ones(len(ends[0]), dtype=np.int8), ends), shape=(len(keys), len(keys)))
-    label = connected_components(graph, directed=False)[1]
+    label = components(len(keys), *ends)
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     return inverse.reshape(-1).astype(np.int64), first.astype(np.int64)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import components
 from flowccl.runtimes.limits import FIRST_OPERATIONS, ISSUE_OPERATIONS
 from flowccl.schedule.generation.precedence import data_pairs, soonest_starts
 from flowccl.schedule.schedule import Schedule
@@ -114,11 +115,7 @@ def _split(waits: Waits, is_worked_on: NDArray[np.bool_]) -> tuple[Waits, tuple[
 
 def _in_cycles(x: I64, y: I64, count: int) -> NDArray[np.bool_]:
     """Which pairs (before, after) are part of a cycle."""
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import connected_components
-
-    graph = csr_matrix((np.ones(len(x), dtype=np.int8), (x, y)), (count, count))
-    _, part = connected_components(graph, connection="strong")
+    part = components(count, x, y, strong=True)
     return np.asarray(part[x] == part[y])
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from flowccl.arrays import components
 from flowccl.topology.builders import gpu_nodes
 from flowccl.topology.topology import Link, LinkKind, Node, Topology
 
@@ -47,13 +48,9 @@ class Fabric:
 
     def _connects_all(self, links: list[tuple[str, str, float, float]]) -> bool:
         """Return whether these links connect all GPUs in both directions."""
-        from scipy.sparse import csr_matrix
-        from scipy.sparse.csgraph import connected_components
-
         index = self._index(list(self.switches))
         rows, columns = [index[a] for a, *_ in links], [index[b] for _, b, *_ in links]
-        graph = csr_matrix((np.ones(len(links)), (rows, columns)), (len(index), len(index)))
-        _, label = connected_components(graph, directed=True, connection="strong")
+        label = components(len(index), rows, columns, strong=True)
         return bool(np.all(label[: self.gpus] == label[0]))
 
     def _index(self, switches: list[str]) -> dict[str, int]:

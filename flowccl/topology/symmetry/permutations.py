@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import components
 from flowccl.topology.symmetry.rank_patterns import gpu_permutations
 from flowccl.topology.topology import Topology
 
@@ -114,16 +115,11 @@ def verified(topology: Topology, nodes: Iterable[NDArray[np.integer]]) -> Symmet
 
 def orbits(permutations: I32, count: int) -> I32:
     """Return the orbit of each of `count` elements under permutations (one per row), numbered by first appearance."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     if not len(permutations):
         return np.arange(count, dtype=np.int32)
     src = np.broadcast_to(np.arange(count, dtype=np.int32), permutations.shape).ravel()
     moved = src != permutations.ravel()
-    ends = (src[moved], permutations.ravel()[moved])
-    graph = coo_array((np.ones(len(ends[0]), dtype=np.int8), ends), shape=(count, count))
-    _, label = connected_components(graph, directed=False)
+    label = components(count, src[moved], permutations.ravel()[moved])
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first)).astype(np.int32)[inverse.reshape(-1)]
 
