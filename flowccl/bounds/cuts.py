@@ -69,3 +69,11 @@ class Cut:
         order = np.argsort(away, kind="stable")
         rate, away = np.cumsum(step[order]), away[order]
         return float(((size_bytes * 1000 + np.cumsum(step[order] * away)) / rate).min())
+
+
+def thresholds(values: NDArray[np.float64], most: int) -> list[float]:
+    """The distinct values, or some of them, evenly spaced in their order."""
+    distinct = np.unique(values)
+    if len(distinct) > most:
+        distinct = distinct[np.linspace(0, len(distinct) - 1, most).astype(int)]
+    return [float(v) for v in distinct]

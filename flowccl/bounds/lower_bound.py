@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from flowccl.bounds.commodities import Commodities
 from flowccl.bounds.cut_families import cut_families
-from flowccl.bounds.cuts import Cut
+from flowccl.bounds.cuts import Cut, thresholds
 from flowccl.bounds.dual_prices import best_dual_prices
 from flowccl.bounds.partial_reductions import partial_reduction_bound_ps
 from flowccl.bounds.partitions import partition_bounds
@@ -189,8 +189,8 @@ def _cut(commodities: Commodities, cut: Cut, group: NDArray[np.int64]) -> Bound:
     size = commodities.bytes[group].astype(np.float64)
     nearest, shortest = heads.min(axis=1), tails.min(axis=1)
     best = (-1, np.zeros(0, dtype=np.int64))
-    for h in _thresholds(nearest):
-        for q in _thresholds(shortest):
+    for h in thresholds(nearest, _THRESHOLDS):
+        for q in thresholds(shortest, _THRESHOLDS):
             chosen = np.flatnonzero((nearest >= h) & (shortest >= q))
             if not len(chosen):
                 continue
@@ -265,11 +265,3 @@ def _two_hops(commodities: Commodities) -> list[Bound]:
         f" {format_bytes(size)} must still cross into every GPU then: all else is contributions of single GPUs"
     )
     return [Bound(whole_ps(ps), "two hops", words)]
-
-
-def _thresholds(values: NDArray[np.float64]) -> list[float]:
-    """The distinct values, or a few of them, evenly spaced in their order."""
-    distinct = np.unique(values)
-    if len(distinct) > _THRESHOLDS:
-        distinct = distinct[np.linspace(0, len(distinct) - 1, _THRESHOLDS).astype(int)]
-    return [float(v) for v in distinct]

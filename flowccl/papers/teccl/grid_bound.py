@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from flowccl.bounds.commodities import Commodities
 from flowccl.bounds.cut_families import cut_families
-from flowccl.bounds.cuts import Cut
+from flowccl.bounds.cuts import Cut, thresholds
 from flowccl.demand.demand import Demand
 from flowccl.papers.teccl.epochs import Grid, Ints
 
@@ -96,8 +96,8 @@ def _cut_bound(distances: Distances, demand: Demand, cut: Cut, copy: bool, known
     nearest, shortest = heads.min(axis=1), tails.min(axis=1)
     size = demand.chunk_bytes[chunk] / distances.grid.chunk_bytes
     best = None
-    for h in _thresholds(nearest):
-        for q in _thresholds(shortest):
+    for h in thresholds(nearest, _THRESHOLDS):
+        for q in thresholds(shortest, _THRESHOLDS):
             chosen = np.flatnonzero((nearest >= h) & (shortest >= q))
             if not len(chosen):
                 continue
@@ -135,13 +135,6 @@ def _witness(distances: Distances, cut: Cut, amount: float, away: NDArray[np.flo
     fits = _fits(distances, cut.links, away, epochs - 1)
     links = f"{len(cut.links)} link{'s' if len(cut.links) > 1 else ''}"
     return f"{amount:g} chunks must cross {cut.name} ({links}), and only {fits:g} fit in {epochs - 1} epochs"
-
-
-def _thresholds(values: NDArray[np.float64]) -> list[float]:
-    distinct = np.unique(values)
-    if len(distinct) > _THRESHOLDS:
-        distinct = distinct[np.linspace(0, len(distinct) - 1, _THRESHOLDS).astype(int)]
-    return [float(v) for v in distinct]
 
 
 def _epochs_with_changes(grid: Grid) -> int:
