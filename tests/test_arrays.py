@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flowccl.arrays import pointers
+from flowccl.arrays import components, pointers
 
 
 @pytest.mark.parametrize(
@@ -14,3 +14,10 @@ def test_pointers(counts, expected) -> None:
     found = pointers(counts)
     assert found.tolist() == expected
     assert found.dtype == np.int64
+
+
+def test_components() -> None:
+    """A path has one component, and none of its nodes is in a circle."""
+    assert len(set(components(4, [0, 1], [1, 2]).tolist())) == 2
+    assert len(set(components(4, [0, 1], [1, 2], strong=True).tolist())) == 4
+    assert len(set(components(4, [0, 1, 2], [1, 2, 0], strong=True).tolist())) == 2
