@@ -43,7 +43,7 @@ def _useful_for_waves(problem: Problem, context: SearchContext) -> int:
     return useful_chunks(problem)
 
 
-_ONE_SCHEDULE = Traits(one_schedule=True)
+_ONE_SCHEDULE = Traits(one_schedule=True, first_step_work=0.2)  # textbook algorithms, quickly laid out
 _ALL = frozenset(Constraint)
 
 METHODS = (
