@@ -96,7 +96,8 @@ class PortfolioSearch(SearchState):
             plain = [(name, count) for name, count in tries if not solves_programs(name)]
             if not plain and (continued := self._early(names)):
                 return [(self.open(name, count), _EARLY_STEPS) for name, count in continued]
-            return [(self.open(name, count), 1) for name, count in plain or tries or rated]  # nothing slows them down
+            due = plain or tries or rated
+            return [(self.open(name, count), 1) for name, count in [*due, *self._beside(due, names)]]
         useful = [(name, count) for name in names for count in self.next_counts.useful(name)]
         if missing := [name for name in names if name not in self.dropped and not self.arms_of(name)]:
             early = useful and self.context.budget.has_time(_FOR_OTHER_METHODS * self.context.budget.time_limit_s)
@@ -109,6 +110,12 @@ class PortfolioSearch(SearchState):
             return [*((self.open(name, count), 1) for name, count in useful), *turns]
         new = [*(self.open(name, count) for name, count in self.next_counts.raised()), *self.refinements.next_one()]
         return [*((arm, 1) for arm in new), *self._turns(new)]
+
+    def _beside(self, due: Sequence[tuple[str, int]], names: Sequence[str]) -> list[tuple[str, int]]:
+        """The quickest methods that wait for their first try, where a round has a place for them."""
+        waiting = [name for name in names if not (self.arms_of(name) or name in self.dropped or self.is_rated(name))]
+        waiting = [name for name in waiting if traits_of(name).one_schedule and not solves_programs(name)]
+        return [(name, 1) for name in sorted(waiting, key=self.first_s)[: max(PLACES - len(due), 0)]]
 
     def _opening_count(self, name: str) -> int:
         """One chunk; two where these are useful, and there is time for them alone but not after a step with one."""
