@@ -96,8 +96,8 @@ def root_if_named(demand: Demand, *, one_shot: bool = False) -> int | None:
         named = collective(demand.collective, demand.num_gpus, demand.size_bytes, demand.pieces, root)
     except DemandError:  # the named collective does not allow this size or number of pieces
         return None
-    apart = one_shot and demand.collective == "allreduce" and named.per_destination == demand
-    return root if apart or named == demand else None
+    uses_blocks = one_shot and demand.collective == "allreduce" and named.per_destination == demand
+    return root if uses_blocks or named == demand else None
 
 
 def demand_from_json(value: Any, name: str = "demand") -> Demand:
