@@ -27,7 +27,8 @@ from flowccl.commands import (
     run,
     synth,
 )
-from flowccl.commands.parts import Parser, StopSignal
+from flowccl.commands.parser import Parser
+from flowccl.commands.parts import StopSignal
 from flowccl.commands.terminal import print_error
 from flowccl.errors import FlowcclError, InputError, InvalidScheduleError, NothingFoundError
 from flowccl.version import VERSION

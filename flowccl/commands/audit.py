@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowccl.commands.parts import Commands, StopSignal, fraction, natural, positive, seconds
+from flowccl.commands.parser import ENGINE, FOR, JSON, QUIET, SMS, Commands, add_command, natural
+from flowccl.commands.parts import StopSignal
 from flowccl.commands.terminal import LiveLine, print_text
 from flowccl.errors import InputError
 
@@ -16,113 +17,59 @@ if TYPE_CHECKING:
     from flowccl.jobs.building import BuiltPlan
     from flowccl.jobs.calls import Calls
 
+_HELP = f"""
+flowccl audit LOGS... --machine MACHINE [options]
+
+compare the collectives of a real job with what its hardware allows
+
+Read logs of a job, and print one row for each kind of calls (collective, size, group): what they took,
+what NCCL's model predicts, the best plan found, the proved lower bound of the hardware, and what the
+plan saves. LOGS are files or folders: PyTorch profiler traces, flight recorder dumps and execution
+traces, NCCL Inspector and NCCL_DEBUG logs, output of nccl-tests, torchcomms clog files, or CSV
+(collective,bytes,ranks,count,microseconds). Formats are recognized; give one file per rank.
+
+options:
+  LOGS+  files or folders
+  --machine! MACHINE  a name (see `flowccl machines`) or a topology file
+  --format FORMAT  the format of all files, where it is not recognized: profiler, flight recorder, execution trace,
+      inspector, nccl-tests, clog, NCCL log, csv
+  --rank-map GPUS  the GPU of each rank, e.g. 8-15,0-7, or a file with it (default: ranks in the order of the GPUs)
+  --steps N  training steps in the logs (default: found from the logs)
+  --rows N [20]  rows of the table
+  {JSON}
+  --report FILE  write a page for the browser (.html)
+  {QUIET}
+
+plans:
+  {FOR}
+  --time-limit SECONDS [5]  time of each search for a plan
+  --searched N [20; 0: none]  search plans for at most N kinds of calls, those that could gain most
+  --worth FRACTION [0.05]  a plan is worth it if it saves this part of the time of its calls
+  {SMS}
+  --catalog FOLDER  build a catalog of plans in this folder, for the rows that are worth it
+  {ENGINE}
+
+other machines:
+  --what-if LINK=RATE ...  what if this link had another bandwidth, e.g. 'gpu3 <-> rail3=100Gb/s'; repeat for several
+      links
+  --slow LINK=RATE ...  the same as --what-if
+  --without LINK ...  what if this link were lost; repeat for several
+  --fit  estimate latency and bandwidth of NVLink and NIC from the calls, with confidence intervals
+
+examples:
+  flowccl audit traces/ --machine dgx_h100:4 --for mscclpp --report job.html
+  flowccl audit trace-*.json.gz --machine cluster.json --searched 0       bounds only, no search
+  flowccl audit calls.csv --machine dgx_h100:1 --what-if 'gpu3 <-> nvswitch0=100GB/s'
+  flowccl audit nccl-tests.txt --machine dgx_h100:2 --fit                 bandwidth and latency from it
+
+exit codes:
+  0: success; 2: bad input, or nothing in the logs was readable
+"""
+
 
 def add(commands: Commands) -> None:
     """Add the command and its options."""
-    audit = commands.add_parser(
-        "audit",
-        help="compare the collectives of a real job with what its hardware allows",
-        usage="flowccl audit LOGS... --machine MACHINE [options]",
-        description=(
-            "Read logs of a job, and print one row for each kind of calls (collective, size, group): what they took,\n"
-            "what NCCL's model predicts, the best plan found, the proved lower bound of the hardware, and what the\n"
-            "plan saves. LOGS are files or folders: PyTorch profiler traces, flight recorder dumps and execution\n"
-            "traces, NCCL Inspector and NCCL_DEBUG logs, output of nccl-tests, torchcomms clog files, or CSV\n"
-            "(collective,bytes,ranks,count,microseconds). Formats are recognized; give one file per rank."
-        ),
-        epilog=(
-            "examples:\n"
-            "  flowccl audit traces/ --machine dgx_h100:4 --for mscclpp --report job.html\n"
-            "  flowccl audit trace-*.json.gz --machine cluster.json --searched 0       bounds only, no search\n"
-            "  flowccl audit calls.csv --machine dgx_h100:1 --what-if 'gpu3 <-> nvswitch0=100GB/s'\n"
-            "  flowccl audit nccl-tests.txt --machine dgx_h100:2 --fit                 bandwidth and latency from it\n"
-            "\nexit codes:\n"
-            "  0: success; 2: bad input, or nothing in the logs was readable"
-        ),
-    )
-    audit.add_argument("logs", metavar="LOGS", nargs="+", help="files or folders")
-    audit.add_argument(
-        "--machine", metavar="MACHINE", required=True, help="a name (see `flowccl machines`) or a topology file"
-    )
-    audit.add_argument(
-        "--format",
-        metavar="FORMAT",
-        help="the format of all files, where it is not recognized: profiler, flight recorder, execution trace, "
-        "inspector, nccl-tests, clog, NCCL log, csv",
-    )
-    audit.add_argument(
-        "--rank-map",
-        metavar="GPUS",
-        help="the GPU of each rank, e.g. 8-15,0-7, or a file with it (default: ranks in the order of the GPUs)",
-    )
-    audit.add_argument(
-        "--steps", metavar="N", type=positive, help="training steps in the logs (default: found from the logs)"
-    )
-    audit.add_argument("--rows", metavar="N", type=positive, default=20, help="rows of the table (default: 20)")
-    audit.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    audit.add_argument("--report", metavar="FILE", help="write a page for the browser (.html)")
-    audit.add_argument("--quiet", action="store_true", help="do not show the progress line")
-    _add_plans(audit)
-    _add_questions(audit)
-    audit.set_defaults(run=_audit)
-
-
-def _add_plans(audit: argparse.ArgumentParser) -> None:
-    plans = audit.add_argument_group("plans")
-    plans.add_argument(
-        "--for",
-        dest="runtime",
-        metavar="RUNTIME",
-        default="mscclpp",
-        help="mscclpp, msccl, executor, rccl, ideal, or a profile file (default: mscclpp)",
-    )
-    plans.add_argument(
-        "--time-limit", metavar="SECONDS", type=seconds, default=5.0, help="time of each search for a plan (default: 5)"
-    )
-    plans.add_argument(
-        "--searched",
-        metavar="N",
-        type=natural,
-        default=20,
-        help="search plans for at most N kinds of calls, those that could gain most (default: 20; 0: none)",
-    )
-    plans.add_argument(
-        "--worth",
-        metavar="FRACTION",
-        type=fraction,
-        default=0.05,
-        help="a plan is worth it if it saves this part of the time of its calls (default: 0.05)",
-    )
-    plans.add_argument("--sms", metavar="N", type=positive, help="SMs of a GPU, where the machine names no GPU model")
-    plans.add_argument(
-        "--catalog", metavar="FOLDER", help="build a catalog of plans in this folder, for the rows that are worth it"
-    )
-    plans.add_argument(
-        "--engine",
-        metavar="ENGINE",
-        default="local",
-        help="where catalogs are built: local, dask=ADDRESS, ray (default: local)",
-    )
-
-
-def _add_questions(audit: argparse.ArgumentParser) -> None:
-    questions = audit.add_argument_group("other machines")
-    questions.add_argument(
-        "--what-if",
-        metavar="LINK=RATE",
-        action="append",
-        default=[],
-        help="what if this link had another bandwidth, e.g. 'gpu3 <-> rail3=100Gb/s'; repeat for several links",
-    )
-    questions.add_argument("--slow", metavar="LINK=RATE", action="append", default=[], help="the same as --what-if")
-    questions.add_argument(
-        "--without", metavar="LINK", action="append", default=[], help="what if this link were lost; repeat for several"
-    )
-    questions.add_argument(
-        "--fit",
-        action="store_true",
-        help="estimate latency and bandwidth of NVLink and NIC from the calls, with confidence intervals",
-    )
+    add_command(commands, _HELP, _audit, searched=natural)
 
 
 def _audit(options: argparse.Namespace) -> int:

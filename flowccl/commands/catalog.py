@@ -6,14 +6,123 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowccl.commands.catalog_build import add_build
-from flowccl.commands.parts import Commands, Parser, add_faults, optional_machine, positive
+from flowccl.commands.parser import FAULTS, JSON, Commands, add_command
+from flowccl.commands.parts import optional_machine, print_result
 from flowccl.commands.terminal import print_text
 from flowccl.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from flowccl.catalog.model import Catalog
 
-    Parts = argparse._SubParsersAction[Parser]
+_FOLDER = "FOLDER  the folder that `flowccl catalog build` wrote"
+_CATALOG = """
+A catalog is a folder of plans for one machine and one runtime: for each collective and range of sizes
+the plan that is predicted to be the fastest, or the library's own algorithm where that is faster.
+"""
+_EXAMPLES = """
+examples:
+  flowccl catalog build dgx_h100:2 --for mscclpp --sizes 1KB:1GB --out plans
+  flowccl catalog check plans
+  flowccl catalog show plans --out plans.png
+  flowccl catalog select plans --collective allreduce --size 3MiB
+  flowccl catalog export plans --out for-mscclpp
+  flowccl catalog record plans --measured allreduce-16-000000001000=14.2
+"""
+_CHECK = f"""
+flowccl catalog check FOLDER [options]
+
+everything that is wrong with a catalog
+
+Check overlaps, holes, alignment, missing and changed files, and verify every schedule again.
+
+exit code 0: nothing is wrong; 2: something is.
+
+options:
+  {_FOLDER}
+  --machine MACHINE  the machine on which the catalog is to be used
+  {JSON}
+
+{FAULTS}
+
+examples:
+  flowccl catalog check plans
+  flowccl catalog check plans --machine cluster.json
+"""
+_SHOW = f"""
+flowccl catalog show FOLDER [options]
+
+a table of the plans, and a picture of time by size
+
+Print the ranges of sizes and their plans. With --out, also plot the predicted times over size.
+
+options:
+  {_FOLDER}
+  --collective NAME  with --out: plot this collective (default: the first one)
+  --out FILE  write the plot here (.png, .svg or .pdf)
+  {JSON}
+
+examples:
+  flowccl catalog show plans
+  flowccl catalog show plans --collective allgather --out allgather.png
+"""
+_SELECT = f"""
+flowccl catalog select FOLDER --collective NAME --size SIZE [options]
+
+which plan serves a call, and why
+
+Print the plan that the rules choose for a call, its predicted time, and the reason.
+
+options:
+  {_FOLDER}
+  --collective! NAME  allreduce, allgather, ...
+  --size! SIZE  size as nccl-tests counts it, e.g. 3MiB
+  --ranks N  GPUs of the call (default: all)
+  --machine MACHINE  the machine on which the call runs (default: not checked)
+  {JSON}
+
+{FAULTS}
+
+example:
+  flowccl catalog select plans --collective allreduce --size 3MiB
+"""
+_EXPORT = f"""
+flowccl catalog export FOLDER --out NEW_FOLDER [options]
+
+the files that the runtime loads
+
+Write what the runtime loads: for mscclpp the plans and a Python module that registers them with a
+selector; for msccl, executor and rccl a folder of XML files (MSCCL_ALGO_DIR). For the sizes that the
+library serves, nccl_tuner.csv configures the example tuner plugin of NCCL.
+
+--to mscclpp-nccl writes the files that MSCCL++'s NCCL library (LD_PRELOAD) reads by their names, with
+MSCCLPP_CACHE_DIR set to the new folder: allreduces on 16, 32 and 64 ranks. The files are proved.
+
+options:
+  {_FOLDER}
+  --out! FOLDER  the new folder
+  --to runtime|mscclpp-nccl [runtime]  the catalog's runtime, or MSCCL++'s NCCL library
+  {JSON}
+
+examples:
+  flowccl catalog export plans --out for-mscclpp
+  flowccl catalog export plans --to mscclpp-nccl --out cache
+"""
+_RECORD = f"""
+flowccl catalog record FOLDER --measured PLAN=MICROSECONDS [--measured ...]
+
+write measured times of plans into the catalog
+
+Write the times that plans took on the machine, each at the size that the plan was made for, into
+catalog.json as measured_us; `show` compares them with the predicted times. Rules stay as they are.
+
+options:
+  {_FOLDER}
+  --measured! PLAN=US ...  a plan and its measured time in microseconds; repeat for several plans
+  {JSON}
+
+example:
+  flowccl catalog record plans --measured allreduce-16-000000001000=14.2
+"""
 
 
 def add(commands: Commands) -> None:
@@ -22,128 +131,14 @@ def add(commands: Commands) -> None:
         "catalog",
         help="a folder of plans for many collectives and sizes",
         usage="flowccl catalog build|check|show|select|export|record ...",
-        description=(
-            "A catalog is a folder of plans for one machine and one runtime: for each collective and range of sizes\n"
-            "the plan that is predicted to be the fastest, or the library's own algorithm where that is faster."
-        ),
-        epilog=(
-            "examples:\n"
-            "  flowccl catalog build dgx_h100:2 --for mscclpp --sizes 1KB:1GB --out plans\n"
-            "  flowccl catalog check plans\n"
-            "  flowccl catalog show plans --out plans.png\n"
-            "  flowccl catalog select plans --collective allreduce --size 3MiB\n"
-            "  flowccl catalog export plans --out for-mscclpp\n"
-            "  flowccl catalog record plans --measured allreduce-16-000000001000=14.2"
-        ),
+        description=_CATALOG.strip(),
+        epilog=_EXAMPLES.strip(),
     )
     parts = catalog.add_subparsers(title="parts", required=True, metavar="PART", dest="part", prog="flowccl catalog")
     add_build(parts)
-    check, select = _add_check(parts), _add_select(parts)
-    rest = ((_add_show(parts), _show), (_add_export(parts), _export), (_add_record(parts), _record))
-    for parser, run in ((check, _check), (select, _select), *rest):
-        parser.add_argument("folder", metavar="FOLDER", help="the folder that `flowccl catalog build` wrote")
-        parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-        parser.set_defaults(run=run)
-    for parser in (check, select):
-        add_faults(parser)
-
-
-def _add_check(parts: "Parts") -> Parser:
-    check = parts.add_parser(
-        "check",
-        help="everything that is wrong with a catalog",
-        usage="flowccl catalog check FOLDER [options]",
-        description=(
-            "Check overlaps, holes, alignment, missing and changed files, and verify every schedule again.\n"
-            "\nexit code 0: nothing is wrong; 2: something is."
-        ),
-        epilog="examples:\n  flowccl catalog check plans\n  flowccl catalog check plans --machine cluster.json",
-    )
-    check.add_argument("--machine", metavar="MACHINE", help="the machine on which the catalog is to be used")
-    return check
-
-
-def _add_show(parts: "Parts") -> Parser:
-    show = parts.add_parser(
-        "show",
-        help="a table of the plans, and a picture of time by size",
-        usage="flowccl catalog show FOLDER [options]",
-        description="Print the ranges of sizes and their plans. With --out, also plot the predicted times over size.",
-        epilog=(
-            "examples:\n"
-            "  flowccl catalog show plans\n"
-            "  flowccl catalog show plans --collective allgather --out allgather.png"
-        ),
-    )
-    show.add_argument("--collective", metavar="NAME", help="with --out: plot this collective (default: the first one)")
-    show.add_argument("--out", metavar="FILE", help="write the plot here (.png, .svg or .pdf)")
-    return show
-
-
-def _add_select(parts: "Parts") -> Parser:
-    select = parts.add_parser(
-        "select",
-        help="which plan serves a call, and why",
-        usage="flowccl catalog select FOLDER --collective NAME --size SIZE [options]",
-        description="Print the plan that the rules choose for a call, its predicted time, and the reason.",
-        epilog="example:\n  flowccl catalog select plans --collective allreduce --size 3MiB",
-    )
-    select.add_argument("--collective", metavar="NAME", required=True, help="allreduce, allgather, ...")
-    select.add_argument("--size", metavar="SIZE", required=True, help="size as nccl-tests counts it, e.g. 3MiB")
-    select.add_argument("--ranks", metavar="N", type=positive, help="GPUs of the call (default: all)")
-    select.add_argument(
-        "--machine", metavar="MACHINE", help="the machine on which the call runs (default: not checked)"
-    )
-    return select
-
-
-def _add_export(parts: "Parts") -> Parser:
-    export = parts.add_parser(
-        "export",
-        help="the files that the runtime loads",
-        usage="flowccl catalog export FOLDER --out NEW_FOLDER [options]",
-        description=(
-            "Write what the runtime loads: for mscclpp the plans and a Python module that registers them with a\n"
-            "selector; for msccl, executor and rccl a folder of XML files (MSCCL_ALGO_DIR). For the sizes that the\n"
-            "library serves, nccl_tuner.csv configures the example tuner plugin of NCCL.\n"
-            "\n--to mscclpp-nccl writes the files that MSCCL++'s NCCL library (LD_PRELOAD) reads by their names, with\n"
-            "MSCCLPP_CACHE_DIR set to the new folder: allreduces on 16, 32 and 64 ranks. The files are proved."
-        ),
-        epilog=(
-            "examples:\n"
-            "  flowccl catalog export plans --out for-mscclpp\n"
-            "  flowccl catalog export plans --to mscclpp-nccl --out cache"
-        ),
-    )
-    export.add_argument("--out", metavar="FOLDER", required=True, help="the new folder")
-    export.add_argument(
-        "--to",
-        choices=("runtime", "mscclpp-nccl"),
-        default="runtime",
-        help="the catalog's runtime, or MSCCL++'s NCCL library (default: runtime)",
-    )
-    return export
-
-
-def _add_record(parts: "Parts") -> Parser:
-    record = parts.add_parser(
-        "record",
-        help="write measured times of plans into the catalog",
-        usage="flowccl catalog record FOLDER --measured PLAN=MICROSECONDS [--measured ...]",
-        description=(
-            "Write the times that plans took on the machine, each at the size that the plan was made for, into\n"
-            "catalog.json as measured_us; `show` compares them with the predicted times. Rules stay as they are."
-        ),
-        epilog=("example:\n  flowccl catalog record plans --measured allreduce-16-000000001000=14.2"),
-    )
-    record.add_argument(
-        "--measured",
-        metavar="PLAN=US",
-        action="append",
-        required=True,
-        help="a plan and its measured time in microseconds; repeat for several plans",
-    )
-    return record
+    rest = ((_SHOW, _show), (_EXPORT, _export), (_RECORD, _record))
+    for text, run in ((_CHECK, _check), (_SELECT, _select), *rest):
+        add_command(parts, text, run)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -172,7 +167,7 @@ def _show(options: argparse.Namespace) -> int:
     from flowccl.catalog.show import describe_catalog
 
     catalog = load_catalog(options.folder)
-    print_text(json.dumps(catalog_to_json(catalog)) if options.json else describe_catalog(catalog))
+    print_result(options, catalog_to_json(catalog), describe_catalog(catalog))
     if options.out is not None:
         _plot(catalog, _collective(catalog, options.collective), options.out)
         if not options.json:
@@ -230,15 +225,13 @@ def _select(options: argparse.Namespace) -> int:
     if choice.plan is not None:
         load_plan_file(options.folder, choice.plan)
         predicted_us = _predicted_us(options.folder, catalog, choice.plan.name, call.size_bytes)
-    if options.json:
-        plan = choice.plan
-        value = {"plan": plan and plan.name, "file": plan and plan.file, "program_us": predicted_us}
-        print(json.dumps(value | {"reason": choice.reason}))
-        return 0
-    print_text(f"plan       {choice.plan.name if choice.plan else '(library)'}")
-    if choice.plan is not None and predicted_us is not None:
-        print_text(f"file       {Path(options.folder) / choice.plan.file}\npredicted  {format_us(predicted_us)}")
-    print_text(f"reason     {choice.reason}")
+    plan = choice.plan
+    value = {"plan": plan and plan.name, "file": plan and plan.file, "program_us": predicted_us}
+    lines = [f"plan       {plan.name if plan else '(library)'}"]
+    if plan is not None and predicted_us is not None:
+        lines += [f"file       {Path(options.folder) / plan.file}", f"predicted  {format_us(predicted_us)}"]
+    lines.append(f"reason     {choice.reason}")
+    print_result(options, value | {"reason": choice.reason}, "\n".join(lines))
     return 0
 
 
@@ -249,7 +242,7 @@ def _export(options: argparse.Namespace) -> int:
     if options.to == "mscclpp-nccl":
         return _export_named(options)
     paths = write_runtime_files(Path(options.folder), load_catalog(options.folder), Path(options.out))
-    print_text(json.dumps([str(path) for path in paths]) if options.json else "\n".join(map(str, paths)))
+    print_result(options, [str(path) for path in paths], "\n".join(map(str, paths)))
     return 0
 
 
@@ -259,11 +252,9 @@ def _export_named(options: argparse.Namespace) -> int:
 
     done = write_named_files(Path(options.folder), load_catalog(options.folder), Path(options.out))
     findings = check_named_files(Path(options.out)) if done.paths else []
-    if options.json:
-        value = {"files": [str(path) for path in done.paths], "notes": done.notes, "findings": findings}
-        print(json.dumps(value))
-    else:
-        print_text("\n".join([*map(str, done.paths), *(f"note: {note}" for note in done.notes), *findings]))
+    value = {"files": [str(path) for path in done.paths], "notes": done.notes, "findings": findings}
+    text = "\n".join([*map(str, done.paths), *(f"note: {note}" for note in done.notes), *findings])
+    print_result(options, value, text)
     return 1 if findings else 0
 
 
@@ -274,10 +265,8 @@ def _record(options: argparse.Namespace) -> int:
     times = dict(_measured(text) for text in options.measured)
     catalog = record_measured(options.folder, times)
     done = [plan for plan in catalog.plans if plan.measured_us is not None]
-    if options.json:
-        print(json.dumps({plan.name: plan.measured_us for plan in done}))
-    else:
-        print_text(f"{counted(len(done), 'plan')} of {len(catalog.plans)} with a measured time")
+    text = f"{counted(len(done), 'plan')} of {len(catalog.plans)} with a measured time"
+    print_result(options, {plan.name: plan.measured_us for plan in done}, text)
     return 0
 
 

@@ -1,94 +1,59 @@
 """`flowccl catalog build`: synthesize plans for many sizes and keep those that win."""
 
 import argparse
-import json
 import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Parser, add_faults, fraction, machine_with_faults, natural, positive
-from flowccl.commands.terminal import LiveLine, print_text
+from flowccl.commands.parser import ENGINE, FAULTS, FOR, JSON, MACHINE, QUIET, SEED, SMS, Commands, add_command
+from flowccl.commands.parts import machine_with_faults, print_result
+from flowccl.commands.terminal import LiveLine
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
     from flowccl.catalog.sweep import SweepProgress
 
-_DEFAULT_STEPS = 40
+_BUILD = f"""
+flowccl catalog build MACHINE --out FOLDER [options]
+
+synthesize plans for many sizes and keep those that win
+
+Synthesize each collective at many sizes (each twice the one before), time every plan at neighbouring
+sizes, keep the few plans that win somewhere, and find by bisection where one takes over from the other.
+Work is counted in steps, so equal inputs give equal files. To resume a build that was stopped, run the
+same command again.
+
+options:
+  {MACHINE}
+  --out! FOLDER  the folder to write
+  {FOR}
+  --collectives LIST [allreduce,allgather,reduce_scatter,alltoall]  collectives without a root
+  --sizes LOW:HIGH [1KB:1GB]  the range of sizes
+  --inplace  plans for in-place calls (default: out of place)
+  --steps N [40]  steps of the search for each plan
+  --tolerance FRACTION [0.01, which is 1 %]  a plan within this fraction of the fastest one may take its place
+  --most N [8]  keep at most N plans of a collective
+  {SEED}
+  {SMS}
+  {ENGINE}
+  --jobs N  processes at a time (default: one per core)
+  {JSON}
+  {QUIET}
+
+{FAULTS}
+
+examples:
+  flowccl catalog build dgx_h100:2 --for mscclpp --out plans
+  flowccl catalog build cluster.json --collectives allreduce --sizes 64KB:256MB --inplace --out plans
+  flowccl catalog build dgx_h100:4 --engine dask=tcp://10.0.0.1:8786 --out plans
+"""
 
 
-def add_build(parts: "argparse._SubParsersAction[Parser]") -> None:
+def add_build(parts: Commands) -> None:
     """Add `build` and its options."""
-    build = parts.add_parser(
-        "build",
-        help="synthesize plans for many sizes and keep those that win",
-        usage="flowccl catalog build MACHINE --out FOLDER [options]",
-        description=(
-            "Synthesize each collective at many sizes (each twice the one before), time every plan at neighbouring\n"
-            "sizes, keep the few plans that win somewhere, and find by bisection where one takes over from the other.\n"
-            "Work is counted in steps, so equal inputs give equal files. To resume a build that was stopped, run the\n"
-            "same command again."
-        ),
-        epilog=(
-            "examples:\n"
-            "  flowccl catalog build dgx_h100:2 --for mscclpp --out plans\n"
-            "  flowccl catalog build cluster.json --collectives allreduce --sizes 64KB:256MB --inplace --out plans\n"
-            "  flowccl catalog build dgx_h100:4 --engine dask=tcp://10.0.0.1:8786 --out plans"
-        ),
-    )
-    build.add_argument("machine", metavar="MACHINE", help="a name (see `flowccl machines`) or a topology file")
-    build.add_argument("--out", metavar="FOLDER", required=True, help="the folder to write")
-    build.add_argument(
-        "--for",
-        dest="runtime",
-        metavar="RUNTIME",
-        default="mscclpp",
-        help="mscclpp, msccl, executor, rccl, ideal, or a profile file (default: mscclpp)",
-    )
-    build.add_argument(
-        "--collectives",
-        metavar="LIST",
-        default="allreduce,allgather,reduce_scatter,alltoall",
-        help="collectives without a root (default: allreduce,allgather,reduce_scatter,alltoall)",
-    )
-    build.add_argument("--sizes", metavar="LOW:HIGH", default="1KB:1GB", help="the range of sizes (default: 1KB:1GB)")
-    build.add_argument("--inplace", action="store_true", help="plans for in-place calls (default: out of place)")
-    build.add_argument(
-        "--steps",
-        metavar="N",
-        type=positive,
-        default=_DEFAULT_STEPS,
-        help=f"steps of the search for each plan (default: {_DEFAULT_STEPS})",
-    )
-    build.add_argument(
-        "--tolerance",
-        metavar="FRACTION",
-        type=fraction,
-        default=0.01,
-        help="a plan within this fraction of the fastest one may take its place (default: 0.01, which is 1 %%)",
-    )
-    _add_work(build)
-    build.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    build.add_argument("--quiet", action="store_true", help="do not show the progress line")
-    add_faults(build)
-    build.set_defaults(run=_build)
-
-
-def _add_work(build: Parser) -> None:
-    """Options of how much is done, and where."""
-    build.add_argument(
-        "--most", metavar="N", type=positive, default=8, help="keep at most N plans of a collective (default: 8)"
-    )
-    build.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")
-    build.add_argument("--sms", metavar="N", type=positive, help="SMs of a GPU, where the machine names no GPU model")
-    build.add_argument(
-        "--engine",
-        metavar="ENGINE",
-        default="local",
-        help="where the work is done: local (processes), dask=ADDRESS or ray; all give the same files (default: local)",
-    )
-    build.add_argument("--jobs", metavar="N", type=positive, help="processes at a time (default: one per core)")
+    add_command(parts, _BUILD, _build)
 
 
 class SweepLine(LiveLine):
@@ -158,7 +123,7 @@ def _built(options: argparse.Namespace) -> int:
         progress.clear()
     for case, message in result.failed:
         print(f"flowccl: note: {case}: {message}", file=sys.stderr)
-    print_text(json.dumps(catalog_to_json(result.catalog)) if options.json else describe_catalog(result.catalog))
+    print_result(options, catalog_to_json(result.catalog), describe_catalog(result.catalog))
     return 0
 
 

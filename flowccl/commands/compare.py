@@ -5,17 +5,9 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import (
-    Commands,
-    StopSignal,
-    add_faults,
-    check_no_faults,
-    machine_with_faults,
-    natural,
-    schedule_file,
-    seconds,
-)
-from flowccl.commands.synth_reshard import NAME, add_reshard_options, check_no_reshard, compare_reshard
+from flowccl.commands.parser import FAULTS, JSON, QUIET, SEED, Commands, add_command
+from flowccl.commands.parts import StopSignal, check_no_faults, machine_with_faults, schedule_file
+from flowccl.commands.synth_reshard import NAME, RESHARD, check_no_reshard, compare_reshard
 from flowccl.commands.terminal import LiveLine, print_text
 from flowccl.errors import InputError, NothingFoundError
 
@@ -23,58 +15,49 @@ if TYPE_CHECKING:
     from flowccl.analysis.compare import Comparison
     from flowccl.schedule.schedule import Schedule
 
+_HELP = f"""
+flowccl compare MACHINE COLLECTIVE [options]
+flowccl compare SCHEDULE [--out PICTURE]
+
+compare methods and published results over many sizes
+
+Synthesize a collective with several methods at many sizes, and print a table of completion times in us
+with the lower bound and, where there are some, published results. --out also plots algbw over size.
+
+For a schedule file: its predicted time beside those of NCCL's ring and tree and the lower bound,
+all in the same model of the machine and the runtime; with --out also as a picture.
+
+reshard: the plan between two layouts beside broadcasts, direct messages and a ring.
+
+options:
+  MACHINE|FILE  a name (see `flowccl machines`), a topology file or a schedule file
+  COLLECTIVE?  allgather, alltoall, allreduce, ...; not with a schedule
+  --sizes SIZES  a range LOW:HIGH, of which 1, 4, 16, 64 and 256 of each unit are taken, or a list such as 1KB,1MB,64MB
+      (default: 1KB:1GB)
+  --methods LIST  methods, one column each; a dash marks a method that does not apply; reduce-scatter+allgather is the
+      sum of the two for allreduce (default: auto and the baselines)
+  --time-limit SECONDS [3]  time of each synthesis
+  {SEED}
+  --out FILE  write the plot here (.png, .svg or .pdf)
+  {JSON}
+  {QUIET}
+
+{FAULTS}
+
+{RESHARD}
+
+examples:
+  flowccl compare ndv2:2 allgather --sizes 1KB:1GB --time-limit 5 --out ndv2x2.png
+  flowccl compare ag.json --out ag-beside-nccl.png
+  flowccl compare dgx1 allreduce --sizes 1MB,64MB --methods auto,ring,tree --json
+  flowccl compare dgx_h100:2 allreduce --sizes 1MB --slow 'gpu3 <-> rail3=100Gb/s'
+  flowccl compare dgx_h100:3 reshard --from trainer.json --to engine.json
+"""
+
 
 def add(commands: Commands) -> None:
     """Add the command and its options."""
-    compare = commands.add_parser(
-        "compare",
-        help="compare methods and published results over many sizes",
-        usage="flowccl compare MACHINE COLLECTIVE [options]\n       flowccl compare SCHEDULE [--out PICTURE]",
-        description=(
-            "Synthesize a collective with several methods at many sizes, and print a table of completion times in us\n"
-            "with the lower bound and, where there are some, published results. --out also plots algbw over size.\n"
-            "\nFor a schedule file: its predicted time beside those of NCCL's ring and tree and the lower bound,\n"
-            "all in the same model of the machine and the runtime; with --out also as a picture.\n\n"
-            "reshard: the plan between two layouts beside broadcasts, direct messages and a ring."
-        ),
-        epilog=(
-            "examples:\n"
-            "  flowccl compare ndv2:2 allgather --sizes 1KB:1GB --time-limit 5 --out ndv2x2.png\n"
-            "  flowccl compare ag.json --out ag-beside-nccl.png\n"
-            "  flowccl compare dgx1 allreduce --sizes 1MB,64MB --methods auto,ring,tree --json\n"
-            "  flowccl compare dgx_h100:2 allreduce --sizes 1MB --slow 'gpu3 <-> rail3=100Gb/s'\n"
-            "  flowccl compare dgx_h100:3 reshard --from trainer.json --to engine.json"
-        ),
-    )
-    compare.add_argument(
-        "machine", metavar="MACHINE|FILE", help="a name (see `flowccl machines`), a topology file or a schedule file"
-    )
-    compare.add_argument(
-        "collective", metavar="COLLECTIVE", nargs="?", help="allgather, alltoall, allreduce, ...; not with a schedule"
-    )
-    compare.add_argument(
-        "--sizes",
-        metavar="SIZES",
-        help="a range LOW:HIGH, of which 1, 4, 16, 64 and 256 of each unit are taken, or a list such as 1KB,1MB,64MB "
-        "(default: 1KB:1GB)",
-    )
-    compare.add_argument(
-        "--methods",
-        metavar="LIST",
-        default=None,
-        help="methods, one column each; a dash marks a method that does not apply; reduce-scatter+allgather is the sum "
-        "of the two for allreduce (default: auto and the baselines)",
-    )
-    compare.add_argument(
-        "--time-limit", metavar="SECONDS", type=seconds, default=3.0, help="time of each synthesis (default: 3)"
-    )
-    compare.add_argument("--seed", metavar="N", type=natural, default=0, help="seed of all random choices (default: 0)")
-    compare.add_argument("--out", metavar="FILE", help="write the plot here (.png, .svg or .pdf)")
-    compare.add_argument("--json", action="store_true", help="print one JSON list instead of the table")
-    compare.add_argument("--quiet", action="store_true", help="do not show the progress line")
-    add_faults(compare)
-    add_reshard_options(compare)
-    compare.set_defaults(run=_compare)
+    add_command(commands, _HELP, _compare)
 
 
 def _compare(options: argparse.Namespace) -> int:

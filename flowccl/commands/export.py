@@ -6,19 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import (
-    Commands,
-    Parser,
-    add_faults,
-    check_no_faults,
-    machine_with_faults,
-    natural,
-    positive,
-    protocol,
-)
+from flowccl.commands.parser import FAULTS, JSON, SMS, Commands, add_command, protocol
+from flowccl.commands.parts import check_no_faults, check_valid, machine_with_faults
 from flowccl.commands.terminal import LiveLine, print_text
 from flowccl.commands.trace import trace_of_program
-from flowccl.errors import InputError, InvalidScheduleError
+from flowccl.errors import InputError
 
 if TYPE_CHECKING:
     from flowccl.export.exporting import Exported
@@ -26,115 +18,78 @@ if TYPE_CHECKING:
 
 _ORDERS = 3  # orders of the threadblocks that --numbers runs
 EXPORT_TARGETS = ("msccl", "executor", "rccl", "mscclpp", "chakra", "teccl", "msccl-json")
+_EXPORT = f"""
+flowccl export SCHEDULE [SCHEDULE ...] --to TARGET --out PATH [options]
+
+write a schedule for a runtime
+
+Write a schedule as a file that a runtime or simulator loads. Before it is written, the file is proved
+correct: results, races, deadlocks and the limits of the runtime.
+
+targets:
+  msccl       MSCCL (XML)                  executor    msccl-executor-nccl (XML)
+  rccl        RCCL (XML)                   mscclpp     MSCCL++ execution plan (JSON)
+  chakra      Chakra traces (ASTRA-sim)    teccl       TE-CCL schedule (JSON)
+  msccl-json  msccl-tools schedule (JSON)  perfetto    trace for Perfetto and chrome://tracing
+
+options:
+  SCHEDULE+  a schedule file written by `flowccl synth`
+  --to! TARGET  see the targets above
+  --out! PATH  the file (chakra: the prefix of the file names) or the folder
+  --inplace  for in-place calls (default: out of place)
+  --instances N [1]  split each chunk into N parallel parts
+  --proto NAME [auto]  protocol: Simple, LL, LL128 (not mscclpp), or auto: for mscclpp that of the schedule, else the
+      faster one; for all others Simple
+  --min-bytes SIZE [0]  smallest buffer for which the runtime uses the file
+  --max-bytes SIZE [0]  largest such buffer; 0: no limit, for msccl 128MiB
+  {SMS}
+  --allow-oversubscribed  write a program with more threadblocks than SMs, which may hang (default: an error)
+  {JSON}
+  --machine MACHINE  perfetto, for an exported file: the machine
+  --size SIZE  perfetto, for an exported file: the buffer size, e.g. 1MB
+
+{FAULTS}
+
+examples:
+  flowccl export ag.json --to msccl --out ag.xml
+  flowccl export ar.json --to mscclpp --inplace --instances 2 --out ar-plan.json
+  flowccl export ag-1MB.json ag-64MB.json --to executor --out msccl-algorithms
+  flowccl export ag.json --to perfetto --out ag-trace.json
+  flowccl export ag.xml --to perfetto --machine ndv2:2 --size 1MB --out program-trace.json
+
+Several schedules are written to a folder, with disjoint size ranges, for use as MSCCL_ALGO_DIR.
+"""
+_CHECK = f"""
+flowccl check-export FILE --to TARGET [options]
+
+prove that an exported file is correct
+
+Read a file as the runtime does and prove it correct: the results, no races, no deadlocks, the limits of
+the runtime. Works for files of flowccl and of other tools.
+
+exit code 0: proved; 1: at least one error was found.
+
+options:
+  FILE  the XML or JSON file; for chakra, the prefix of the trace file names
+  --to! TARGET  the format: {", ".join(EXPORT_TARGETS)}
+  --root RANK  root of broadcast, reduce ... (default: 0)
+  --machine MACHINE  also estimate the completion time on this machine; needs --size
+  --size SIZE  buffer size of the estimate, e.g. 1MB
+  --numbers  also run the file on numpy arrays and check the results
+  {JSON}
+
+{FAULTS}
+
+examples:
+  flowccl check-export ag.xml --to msccl
+  flowccl check-export ag.xml --to msccl --machine ndv2:2 --size 1MB --numbers
+"""
 
 
 def add(commands: Commands) -> None:
     """Add the two commands and their options."""
-    _add_export(commands)
-    _add_check(commands)
-
-
-def _add_export(commands: Commands) -> None:
-    export = commands.add_parser(
-        "export",
-        help="write a schedule for a runtime",
-        usage="flowccl export SCHEDULE [SCHEDULE ...] --to TARGET --out PATH [options]",
-        description=(
-            "Write a schedule as a file that a runtime or simulator loads. Before it is written, the file is proved\n"
-            "correct: results, races, deadlocks and the limits of the runtime.\n"
-            "\ntargets:\n"
-            "  msccl       MSCCL (XML)                  executor    msccl-executor-nccl (XML)\n"
-            "  rccl        RCCL (XML)                   mscclpp     MSCCL++ execution plan (JSON)\n"
-            "  chakra      Chakra traces (ASTRA-sim)    teccl       TE-CCL schedule (JSON)\n"
-            "  msccl-json  msccl-tools schedule (JSON)  perfetto    trace for Perfetto and chrome://tracing"
-        ),
-        epilog=(
-            "examples:\n"
-            "  flowccl export ag.json --to msccl --out ag.xml\n"
-            "  flowccl export ar.json --to mscclpp --inplace --instances 2 --out ar-plan.json\n"
-            "  flowccl export ag-1MB.json ag-64MB.json --to executor --out msccl-algorithms\n"
-            "  flowccl export ag.json --to perfetto --out ag-trace.json\n"
-            "  flowccl export ag.xml --to perfetto --machine ndv2:2 --size 1MB --out program-trace.json\n"
-            "\nSeveral schedules are written to a folder, with disjoint size ranges, for use as MSCCL_ALGO_DIR."
-        ),
-    )
-    export.set_defaults(run=_export)
-    _add_export_options(export)
-
-
-def _add_export_options(export: Parser) -> None:
-    export.add_argument("schedule", metavar="SCHEDULE", nargs="+", help="a schedule file written by `flowccl synth`")
-    known = (*EXPORT_TARGETS, "perfetto")
-    export.add_argument("--to", metavar="TARGET", required=True, choices=known, help="see the targets above")
-    export.add_argument(
-        "--out", metavar="PATH", required=True, help="the file (chakra: the prefix of the file names) or the folder"
-    )
-    export.add_argument("--inplace", action="store_true", help="for in-place calls (default: out of place)")
-    export.add_argument(
-        "--instances", metavar="N", type=positive, default=1, help="split each chunk into N parallel parts (default: 1)"
-    )
-    export.add_argument(
-        "--proto",
-        metavar="NAME",
-        type=protocol,
-        default="auto",
-        help="protocol: Simple, LL, LL128 (not mscclpp), or auto: for mscclpp that of the schedule, else the faster "
-        "one; for all others Simple (default: auto)",
-    )
-    export.add_argument(
-        "--min-bytes",
-        metavar="SIZE",
-        default="0",
-        help="smallest buffer for which the runtime uses the file (default: 0)",
-    )
-    export.add_argument(
-        "--max-bytes",
-        metavar="SIZE",
-        default="0",
-        help="largest such buffer; 0: no limit, for msccl 128MiB (default: 0)",
-    )
-    export.add_argument("--sms", metavar="N", type=positive, help="SMs of a GPU, if the machine names no model")
-    export.add_argument(
-        "--allow-oversubscribed",
-        action="store_true",
-        help="write a program with more threadblocks than SMs, which may hang (default: an error)",
-    )
-    export.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    export.add_argument("--machine", metavar="MACHINE", help="perfetto, for an exported file: the machine")
-    export.add_argument("--size", metavar="SIZE", help="perfetto, for an exported file: the buffer size, e.g. 1MB")
-    add_faults(export)
-
-
-def _add_check(commands: Commands) -> None:
-    check = commands.add_parser(
-        "check-export",
-        help="prove that an exported file is correct",
-        usage="flowccl check-export FILE --to TARGET [options]",
-        description=(
-            "Read a file as the runtime does and prove it correct: the results, no races, no deadlocks, the limits of\n"
-            "the runtime. Works for files of flowccl and of other tools.\n"
-            "\nexit code 0: proved; 1: at least one error was found."
-        ),
-        epilog=(
-            "examples:\n"
-            "  flowccl check-export ag.xml --to msccl\n"
-            "  flowccl check-export ag.xml --to msccl --machine ndv2:2 --size 1MB --numbers"
-        ),
-    )
-    check.add_argument(
-        "file", metavar="FILE", help="the XML or JSON file; for chakra, the prefix of the trace file names"
-    )
-    targets = ", ".join(EXPORT_TARGETS)
-    check.add_argument("--to", metavar="TARGET", required=True, choices=EXPORT_TARGETS, help=f"the format: {targets}")
-    check.add_argument("--root", metavar="RANK", type=natural, help="root of broadcast, reduce ... (default: 0)")
-    check.add_argument(
-        "--machine", metavar="MACHINE", help="also estimate the completion time on this machine; needs --size"
-    )
-    check.add_argument("--size", metavar="SIZE", help="buffer size of the estimate, e.g. 1MB")
-    check.add_argument("--numbers", action="store_true", help="also run the file on numpy arrays and check the results")
-    check.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    add_faults(check)
-    check.set_defaults(run=_check_export)
+    add_command(commands, _EXPORT, _export, to=(*EXPORT_TARGETS, "perfetto"), proto=protocol)
+    add_command(commands, _CHECK, _check_export, to=EXPORT_TARGETS)
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -142,7 +97,6 @@ def _export(options: argparse.Namespace) -> int:
     from flowccl.runtimes.machine import known_sms
     from flowccl.schedule.files import load_schedule
     from flowccl.units import parse_bytes
-    from flowccl.verifier.verify import verify
 
     if options.to == "perfetto" and trace_of_program(options):
         return 0
@@ -154,9 +108,7 @@ def _export(options: argparse.Namespace) -> int:
     schedules = [load_schedule(name) for name in options.schedule]
     for name, schedule in zip(options.schedule, schedules, strict=True):
         _check_plan(name, schedule.demand.collective, options.to)
-        violations = verify(schedule)
-        if violations:
-            raise InvalidScheduleError(f"{name} is invalid and is not exported: {violations[0]}")
+        check_valid(schedule, name, "exported")
     found = [known_sms(schedule.topology, options.sms) for schedule in schedules]
     sms = min((number for number in found if number is not None), default=None)
     limit = None if options.allow_oversubscribed else sms

@@ -1,12 +1,11 @@
 """`flowccl synth` for alltoallv, dispatch and combine: the planner's answer first."""
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import check_writable
+from flowccl.commands.parts import check_writable, print_result
 from flowccl.commands.terminal import ProgressLine, print_text
 from flowccl.errors import InputError, TopologyError
 
@@ -117,7 +116,5 @@ def _print(options: argparse.Namespace, result: "Result") -> None:
 
     if options.out is not None:
         save_schedule(result.schedule, options.out)
-    if options.json:
-        print(json.dumps(result.to_json() | {"collective": options.collective}))
-    else:
-        print_text(describe_result(result, options.out))
+    value = result.to_json() | {"collective": options.collective}
+    print_result(options, value, describe_result(result, options.out))

@@ -1,117 +1,18 @@
-"""Parts shared by the commands: the argument parser, checked numbers, Ctrl-C, checks of file names."""
+"""Parts shared by the commands: machines, schedules and results, Ctrl-C, checks of file names."""
 
 import argparse
-import math
-import re
+import json
 import signal
 import threading
-from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from flowccl.commands.terminal import print_error
-from flowccl.errors import InputError
+from flowccl.commands.terminal import print_text
+from flowccl.errors import InputError, InvalidScheduleError
 
 if TYPE_CHECKING:
     from flowccl.schedule.schedule import Schedule
     from flowccl.topology.topology import Topology
-
-_LONGEST_S = 1e9  # about 30 years; larger values overflow the timers of the operating system
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse with the error messages and the help layout of flowccl."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": _layout} | options)
-        self.late_epilog: Callable[[], str] | None = None
-        self._negative_number_matcher = re.compile(r"-\.?\d")  # "-1MB" is a value, which its option then refuses
-
-    def format_help(self) -> str:
-        """The help text, with the epilog of `late_epilog`, which is called only where help is asked for."""
-        if self.late_epilog is not None:
-            self.epilog = self.late_epilog()
-        return super().format_help()
-
-    def error(self, message: str) -> NoReturn:
-        """Print the message and the command that shows the help, then exit with code 2."""
-        print_error(f"{message}\nTry: {self.prog} --help")
-        self.exit(2)
-
-    def knows(self, word: str) -> bool:
-        """Whether the word is an option of this parser, possibly abbreviated or with a value behind "="."""
-        option = word.partition("=")[0]
-        return any(known.startswith(option) for known in self._option_string_actions)
-
-    def unknown(self, words: list[str]) -> NoReturn:
-        """Refuse arguments that the parser does not know; suggest the most similar option."""
-        known = list(self._option_string_actions)
-        option = next((word.partition("=")[0] for word in words if word.startswith("-") and word != "-"), None)
-        if option is None:
-            linked = [flag for flag in ("--link", "--without", "--slow") if flag in known]
-            split = "-" in words or "->" in words or "<->" in words  # what a shell makes of an unquoted link
-            hint = f"; quote a link: {linked[0]} 'gpu0 -> rail0'" if split and linked else ""
-            self.error(f"unexpected argument {words[0]!r}{hint}")
-        near = get_close_matches(option, known, 1, 0.6)
-        self.error(f"unknown option {option}" + (f"; did you mean {near[0]}?" if near else ""))
-
-
-Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-
-
-def _layout(prog: str) -> argparse.HelpFormatter:
-    return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30)
-
-
-def protocol(text: str) -> str:
-    """Parse a protocol, in upper or lower case."""
-    known = {name.lower(): name for name in ("auto", "Simple", "LL", "LL128")}
-    if text.lower() not in known:
-        raise argparse.ArgumentTypeError(f"must be {', '.join(known.values())}, got {text!r}")
-    return known[text.lower()]
-
-
-def positive(text: str) -> int:
-    """A whole number, at least 1."""
-    value = natural(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
-
-
-def natural(text: str) -> int:
-    """A whole number, at least 0."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}") from None
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative, got {text}")
-    return value
-
-
-def seconds(text: str) -> float:
-    """A time limit: a number of seconds above 0."""
-    value = _number(text)
-    if not 0 < value <= _LONGEST_S:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1e9 seconds, got {text}")
-    return value
-
-
-def fraction(text: str) -> float:
-    """A relative gap or share such as 0.01: a finite number, at least 0."""
-    value = _number(text, " (0.01 is 1 %)")
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"must be a finite number, at least 0 (0.01 is 1 %), got {text}")
-    return value
-
-
-def _number(text: str, hint: str = "") -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number{hint}, got {text!r}") from None
 
 
 class StopSignal:
@@ -140,26 +41,6 @@ class StopSignal:
     def asked(self) -> bool:
         """Whether Ctrl-C was pressed."""
         return self.stopping
-
-
-def add_faults(parser: argparse.ArgumentParser) -> None:
-    """Add the options for faults of the machine, --without and --slow."""
-    group = parser.add_argument_group("faults of the machine")
-    group.add_argument(
-        "--without",
-        metavar="LINK",
-        action="append",
-        default=[],
-        help="this link is lost: 'gpu3 -> rail3', or 'gpu3 <-> rail3' for both directions; repeat the option "
-        "for several links",
-    )
-    group.add_argument(
-        "--slow",
-        metavar="LINK=RATE",
-        action="append",
-        default=[],
-        help="this link has only this bandwidth, e.g. 'gpu3 <-> rail3=100Gb/s'; repeat the option for several links",
-    )
 
 
 def machine_with_faults(text: str, options: argparse.Namespace) -> "Topology":
@@ -201,3 +82,29 @@ def schedule_file(text: str) -> "Schedule | None":
 
     kinds = ("schedule", "compact-schedule", "repaired-schedule", "reshard-plan")
     return load_schedule(text) if json_format(text) in [f"flowccl-{kind}" for kind in kinds] else None
+
+
+def valid_schedule(path: str, what: str = "run") -> "Schedule":
+    """The schedule in a file; an invalid one is refused."""
+    from flowccl.schedule.files import load_schedule
+
+    schedule = load_schedule(path)
+    check_valid(schedule, path, what)
+    return schedule
+
+
+def check_valid(schedule: "Schedule", path: str, what: str = "run") -> None:
+    """Refuse an invalid schedule."""
+    from flowccl.verifier.verify import verify
+
+    violations = verify(schedule)
+    if violations:
+        raise InvalidScheduleError(f"{path} is invalid and is not {what}: {violations[0]}")
+
+
+def print_result(options: argparse.Namespace, value: Any, text: str) -> None:
+    """Print a JSON value where --json is given, else the text."""
+    if options.json:
+        print(json.dumps(value))
+    else:
+        print_text(text)

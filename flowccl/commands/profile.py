@@ -5,78 +5,62 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import (
-    Commands,
-    add_faults,
-    check_no_faults,
-    check_writable,
-    machine_with_faults,
-    natural,
-    positive,
-)
-from flowccl.commands.terminal import RoundsLine, print_text
+from flowccl.commands.parser import FAULTS, JSON, QUIET, Commands, add_command, natural
+from flowccl.commands.parts import check_no_faults, check_writable, machine_with_faults, print_result, valid_schedule
+from flowccl.commands.terminal import RoundsLine
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
     from flowccl.profile.measurements import Measurements
 
+_HELP = f"""
+flowccl profile --on gloo|mpi|nccl|mscclpp --out FILE [options]
+
+measure latency, bandwidth and limits of this machine's links
+
+Send probes between real processes, fit the latency and bandwidth of every link, detect links that share
+a bottleneck, and write a topology file for `flowccl synth`. The raw measurements are written beside
+it, for example to machine.measurements.json.
+With --check, compare predicted and measured times of a schedule.
+With --on mscclpp, measure what the operations of MSCCL++ cost on the GPUs of this host, and write a
+runtime profile for `flowccl synth --for FILE`.
+
+options:
+  --from:source FILE  fit these measurements instead of measuring again
+  --check MACHINE SCHEDULE  compare predicted and measured times of a schedule
+  --on gloo|mpi|nccl|mscclpp  transport of the messages
+  --one-gpu  with --on mscclpp: both ranks on one GPU
+  --ranks N  number of processes (default: 4; nccl: one per GPU)
+  --out FILE  write the machine here (.json or .json.gz)
+  --name NAME  name of the machine (default: the name of the --out file)
+  --sizes SIZE+  message sizes of the probes (default: 1KB 32KB 1MB 4MB)
+  --repeats N  repetitions of each probe of a link (default: 8)
+  --pairs N  probe at most this many pairs of links together (default: 2000)
+  --size SIZE+  buffer sizes for --check (default: 1MB 4MB 16MB)
+  --iterations N [50]  timed calls for --check
+  {JSON}
+  {QUIET}
+
+{FAULTS}
+
+examples:
+  flowccl profile --on mpi --ranks 4 --out machine.json
+  flowccl synth machine.json allgather --size 1MB --out ag.json
+  flowccl profile --check machine.json ag.json --on mpi --size 1MB 4MB 16MB
+  flowccl profile --from machine.measurements.json --out machine.json   # fit again without measuring
+  torchrun --nproc-per-node 8 -m flowccl profile --on nccl --out machine.json
+  flowccl profile --on mscclpp --out runtime.json              # two GPUs; --one-gpu: local costs only
+"""
+
 
 def add(commands: Commands) -> None:
     """Add the command and its options."""
-    profile = commands.add_parser(
-        "profile",
-        help="measure latency, bandwidth and limits of this machine's links",
-        usage="flowccl profile --on gloo|mpi|nccl|mscclpp --out FILE [options]",
-        description=(
-            "Send probes between real processes, fit the latency and bandwidth of every link, detect links that share\n"
-            "a bottleneck, and write a topology file for `flowccl synth`. The raw measurements are written beside\n"
-            "it, for example to machine.measurements.json.\n"
-            "With --check, compare predicted and measured times of a schedule.\n"
-            "With --on mscclpp, measure what the operations of MSCCL++ cost on the GPUs of this host, and write a\n"
-            "runtime profile for `flowccl synth --for FILE`."
-        ),
-        epilog=(
-            "examples:\n"
-            "  flowccl profile --on mpi --ranks 4 --out machine.json\n"
-            "  flowccl synth machine.json allgather --size 1MB --out ag.json\n"
-            "  flowccl profile --check machine.json ag.json --on mpi --size 1MB 4MB 16MB\n"
-            "  flowccl profile --from machine.measurements.json --out machine.json   # fit again without measuring\n"
-            "  torchrun --nproc-per-node 8 -m flowccl profile --on nccl --out machine.json\n"
-            "  flowccl profile --on mscclpp --out runtime.json              # two GPUs; --one-gpu: local costs only"
-        ),
-    )
-    what = profile.add_mutually_exclusive_group()
-    what.add_argument("--from", dest="source", metavar="FILE", help="fit these measurements instead of measuring again")
-    what.add_argument(
-        "--check", nargs=2, metavar=("MACHINE", "SCHEDULE"), help="compare predicted and measured times of a schedule"
-    )
-    profile.add_argument("--on", choices=("gloo", "mpi", "nccl", "mscclpp"), help="transport of the messages")
-    profile.add_argument("--one-gpu", action="store_true", help="with --on mscclpp: both ranks on one GPU")
-    profile.add_argument(
-        "--ranks", metavar="N", type=natural, help="number of processes (default: 4; nccl: one per GPU)"
-    )
-    profile.add_argument("--out", metavar="FILE", help="write the machine here (.json or .json.gz)")
-    profile.add_argument("--name", metavar="NAME", help="name of the machine (default: the name of the --out file)")
-    profile.add_argument(
-        "--sizes", metavar="SIZE", nargs="+", help="message sizes of the probes (default: 1KB 32KB 1MB 4MB)"
-    )
-    profile.add_argument(
-        "--repeats", metavar="N", type=positive, help="repetitions of each probe of a link (default: 8)"
-    )
-    profile.add_argument(
-        "--pairs", metavar="N", type=natural, help="probe at most this many pairs of links together (default: 2000)"
-    )
-    profile.add_argument("--size", metavar="SIZE", nargs="+", help="buffer sizes for --check (default: 1MB 4MB 16MB)")
-    profile.add_argument(
-        "--iterations", metavar="N", type=positive, default=50, help="timed calls for --check (default: 50)"
-    )
-    profile.add_argument("--json", action="store_true", help="print JSON instead of text")
-    profile.add_argument("--quiet", action="store_true", help="do not show the progress line")
-    add_faults(profile)
-    profile.set_defaults(run=_profile)
+    add_command(commands, _HELP, _profile, ranks=natural, pairs=natural)
 
 
 def _profile(options: argparse.Namespace) -> int:
+    if options.check is not None and options.source is not None:
+        raise InputError("give --from or --check, not both")
     if options.check is not None:
         return _check(options)
     check_no_faults(options, "only --check takes a machine; a measured machine has its faults already")
@@ -149,27 +133,18 @@ def _write(options: argparse.Namespace, measured: "Measurements") -> int:
     name = options.name or Path(options.out).name.removesuffix(".gz").removesuffix(".json")
     found = make_profile(measured, name)
     save_topology(found.topology, options.out)
-    if options.json:
-        print(json.dumps(profile_to_json(found, measured)))
-        return 0
-    print_text(describe_profile(found, measured))
     raw = options.source or measurements_path(options.out)
-    print(f"\nwritten to {options.out}; measurements in {raw}")
+    text = f"{describe_profile(found, measured)}\n\nwritten to {options.out}; measurements in {raw}"
+    print_result(options, profile_to_json(found, measured), text)
     return 0
 
 
 def _check(options: argparse.Namespace) -> int:
-    from flowccl.errors import InvalidScheduleError
     from flowccl.profile.check import check_profile, table
-    from flowccl.schedule.files import load_schedule
     from flowccl.units import parse_bytes
-    from flowccl.verifier.verify import verify
 
     machine, name = options.check
-    schedule = load_schedule(name)
-    violations = verify(schedule)
-    if violations:
-        raise InvalidScheduleError(f"{name} is invalid and is not run: {violations[0]}")
+    schedule = valid_schedule(name)
     sizes = [parse_bytes(size) for size in options.size or ("1MB", "4MB", "16MB")]
     rows = check_profile(
         machine_with_faults(machine, options), schedule, sizes, options.on or "mpi", options.iterations

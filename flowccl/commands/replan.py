@@ -2,52 +2,46 @@
 
 import argparse
 import gc
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowccl.commands.parts import Commands, add_faults, check_writable, natural
-from flowccl.commands.terminal import LiveLine, print_text
+from flowccl.commands.parser import FAULTS, JSON, QUIET, Commands, add_command, natural
+from flowccl.commands.parts import check_writable, print_result
+from flowccl.commands.terminal import LiveLine
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
     from flowccl.faults.replan import Replanned
     from flowccl.schedule.schedule import Schedule
 
+_HELP = f"""
+flowccl replan CATALOG|SCHEDULE --without LINK | --slow LINK=RATE [options]
+
+new plans after links were lost or became slow
+
+Say which plans use a faulty link and how late each would be, and make a new plan for each of them.
+Only what uses the faulty link gets other paths; quick methods are tried too, and the earliest plan is
+returned. Every new plan is verified and comes with its lower bound. For a catalog, --out is the catalog
+of the faulty machine.
+
+options:
+  CATALOG|SCHEDULE  a folder of `catalog build`, or a schedule file
+  --out PATH  write the new schedule here; for a catalog, the folder of the new catalog
+  --steps N [1; 0: repair only]  steps of each method that is tried beside the repair
+  {JSON}
+  {QUIET}
+
+{FAULTS}
+
+examples:
+  flowccl replan ar.json --without 'gpu3 <-> rail3' --out ar-without-rail3.json
+  flowccl replan plans --slow 'gpu3 -> rail3=100Gb/s' --out repaired
+"""
+
 
 def add(commands: Commands) -> None:
     """Add the command and its options."""
-    replan = commands.add_parser(
-        "replan",
-        help="new plans after links were lost or became slow",
-        usage="flowccl replan CATALOG|SCHEDULE --without LINK | --slow LINK=RATE [options]",
-        description=(
-            "Say which plans use a faulty link and how late each would be, and make a new plan for each of them.\n"
-            "Only what uses the faulty link gets other paths; quick methods are tried too, and the earliest plan is\n"
-            "returned. Every new plan is verified and comes with its lower bound. For a catalog, --out is the catalog\n"
-            "of the faulty machine."
-        ),
-        epilog=(
-            "examples:\n"
-            "  flowccl replan ar.json --without 'gpu3 <-> rail3' --out ar-without-rail3.json\n"
-            "  flowccl replan plans --slow 'gpu3 -> rail3=100Gb/s' --out repaired"
-        ),
-    )
-    replan.add_argument("plans", metavar="CATALOG|SCHEDULE", help="a folder of `catalog build`, or a schedule file")
-    replan.add_argument(
-        "--out", metavar="PATH", help="write the new schedule here; for a catalog, the folder of the new catalog"
-    )
-    replan.add_argument(
-        "--steps",
-        metavar="N",
-        type=natural,
-        default=1,
-        help="steps of each method that is tried beside the repair (default: 1; 0: repair only)",
-    )
-    replan.add_argument("--json", action="store_true", help="print one JSON list instead of text")
-    replan.add_argument("--quiet", action="store_true", help="do not show the progress line")
-    add_faults(replan)
-    replan.set_defaults(run=_run)
+    add_command(commands, _HELP, _run, steps=natural)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -64,7 +58,7 @@ def _replan(options: argparse.Namespace) -> int:
     from flowccl.faults.replanned import save_replanned
     from flowccl.schedule.files import save_schedule
 
-    given = Path(options.plans)
+    given = Path(options.catalog)
     schedules = _schedules(given)
     out = None if options.out is None else Path(options.out)
     if out is not None:
@@ -83,10 +77,8 @@ def _replan(options: argparse.Namespace) -> int:
         save_replanned(given, load_catalog(given), results, out, without=options.without, slow=options.slow)
     elif out is not None:
         save_schedule(next(iter(results.values())).schedule, out)
-    if options.json:
-        print(json.dumps([{"plan": name} | result.to_json() for name, result in results.items()]))
-    else:
-        print_text("\n".join(_words(name, result) for name, result in results.items()))
+    rows = [{"plan": name} | result.to_json() for name, result in results.items()]
+    print_result(options, rows, "\n".join(_words(name, result) for name, result in results.items()))
     return 0
 
 

@@ -4,38 +4,38 @@ import argparse
 import os
 from pathlib import Path
 
-from flowccl.commands.parts import Commands
+from flowccl.commands.parser import Commands, add_command
 from flowccl.commands.terminal import LiveLine
 from flowccl.errors import InputError
+
+_HELP = """
+flowccl report FILE [FILE ...] [--out report.html] [--runtimes] [--open]
+
+write a page for the browser that shows a schedule
+
+Write one HTML file that shows a schedule: the machine, the timeline with its critical path, a time
+slider, the use of links and why they are idle, and what faster links would save. The file works
+offline. Several schedules for one machine are compared on one time axis. Of a catalog, it shows which
+plan serves which size, and the time by size beside the lower bound and the library.
+
+Needs Bokeh: pip install flowccl[report].
+
+options:
+  FILE+  schedule files, or the folder of a catalog
+  --out FILE  .html file (default: named after the first schedule)
+  --runtimes  say which runtimes load a large schedule too, and its time there (about 1 s per 1000 transfers)
+  --open  open the page in the browser
+
+examples:
+  flowccl report ag.json --open
+  flowccl report ring.json ag.json --out compare.html
+  flowccl report plans --out plans.html      a catalog: time by size
+"""
 
 
 def add(commands: Commands) -> None:
     """Add the command and its options."""
-    report = commands.add_parser(
-        "report",
-        help="write a page for the browser that shows a schedule",
-        usage="flowccl report FILE [FILE ...] [--out report.html] [--runtimes] [--open]",
-        description=(
-            "Write one HTML file that shows a schedule: the machine, the timeline with its critical path, a time\n"
-            "slider, the use of links and why they are idle, and what faster links would save. The file works\n"
-            "offline. Several schedules for one machine are compared on one time axis. Of a catalog, it shows which\n"
-            "plan serves which size, and the time by size beside the lower bound and the library.\n"
-            "\nNeeds Bokeh: pip install flowccl[report]."
-        ),
-        epilog=(
-            "examples:\n  flowccl report ag.json --open\n  flowccl report ring.json ag.json --out compare.html\n"
-            "  flowccl report plans --out plans.html      a catalog: time by size"
-        ),
-    )
-    report.add_argument("schedule", metavar="FILE", nargs="+", help="schedule files, or the folder of a catalog")
-    report.add_argument("--out", metavar="FILE", help=".html file (default: named after the first schedule)")
-    report.add_argument(
-        "--runtimes",
-        action="store_true",
-        help="say which runtimes load a large schedule too, and its time there (about 1 s per 1000 transfers)",
-    )
-    report.add_argument("--open", action="store_true", help="open the page in the browser")
-    report.set_defaults(run=_report)
+    add_command(commands, _HELP, _report)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -44,17 +44,17 @@ def _report(options: argparse.Namespace) -> int:
     from flowccl.report.page import report_html
     from flowccl.schedule.files import load_schedule
 
-    out = Path(options.out or Path(options.schedule[0]).with_suffix("").with_suffix(".html").name)
+    out = Path(options.out or Path(options.file[0]).with_suffix("").with_suffix(".html").name)
     _check_out(out)
     bokeh_modules()
     line = LiveLine()
     try:
         line.phase("reading")
-        if Path(options.schedule[0]).is_dir():
-            write_bytes(out, _catalog_page(options.schedule).encode())
+        if Path(options.file[0]).is_dir():
+            write_bytes(out, _catalog_page(options.file).encode())
         else:
-            schedules = [load_schedule(name) for name in options.schedule]
-            names = _names(options.schedule)
+            schedules = [load_schedule(name) for name in options.file]
+            names = _names(options.file)
             page = report_html(schedules, names=names, runtimes=options.runtimes, progress=line.phase)
             write_bytes(out, page.encode())
     finally:

@@ -6,7 +6,8 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from flowccl.errors import InputError, InvalidScheduleError
+from flowccl.commands.parts import check_valid
+from flowccl.errors import InputError
 
 
 def run_reshard(options: argparse.Namespace) -> int:
@@ -16,16 +17,13 @@ def run_reshard(options: argparse.Namespace) -> int:
     from flowccl.resharding.reference import check_run_size
     from flowccl.resharding.steps import step_table
     from flowccl.units import format_bytes
-    from flowccl.verifier.verify import verify
 
     given = [flag for flag in ("ranks", "size", "sizes", "iterations") if getattr(options, flag)]
     if given or options.on not in ("numpy", "gloo"):
         what = f"--{given[0]}" if given else f"--on {options.on}"
         raise InputError(f"{what}: a plan between layouts runs --on numpy or gloo, on the tensors of its layouts")
-    plan = load_plan(options.schedule)
-    violations = verify(plan.schedule)
-    if violations:
-        raise InvalidScheduleError(f"{options.schedule} is invalid and is not run: {violations[0]}")
+    plan = load_plan(options.file)
+    check_valid(plan.schedule, options.file)
     check_run_size(plan.source, plan.target, available_bytes())
     planned = step_table(plan)
     if options.on == "numpy":

@@ -4,14 +4,16 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowccl.commands.moe_synth import is_moe, planned_first, synth_moe
-from flowccl.commands.parts import Commands, StopSignal, check_no_faults, check_writable, machine_with_faults
-from flowccl.commands.synth_options import add_synth, epoch_options, sccl_options, taccl_options
+from flowccl.commands.parser import Commands
+from flowccl.commands.parts import StopSignal, check_no_faults, check_writable, machine_with_faults, print_result
+from flowccl.commands.synth_options import add_synth, method_options
 from flowccl.commands.synth_reshard import NAME, check_no_reshard, synth_reshard
 from flowccl.commands.terminal import ProgressLine, print_text
 from flowccl.errors import InputError
@@ -30,13 +32,13 @@ _LOWERED_S = 5e-4  # of a transfer, for each runtime of which `--json` says what
 
 def add(commands: Commands) -> None:
     """Add the command and its options."""
-    add_synth(commands).set_defaults(run=_synth)
+    add_synth(commands, _synth)
 
 
 def _synth(options: argparse.Namespace) -> int:
     from flowccl.units import parse_bytes
 
-    given = epoch_options(options)
+    given = method_options(options, "teccl_")
     if options.tenants is not None:
         return _synth_tenants(options)
     if options.from_teccl is not None:
@@ -214,39 +216,32 @@ def _check_late(late: list[str], topology: "Topology") -> None:
 def _method_options(options: argparse.Namespace, topology: "Topology", given: dict[str, Any]) -> dict[str, Any]:
     """The options of the chosen method; options of another method are refused."""
     from flowccl.methods.registry import methods_where
+    from flowccl.papers.taccl.sketch_files import load_sketch
 
-    of_taccl, of_sccl = taccl_options(options), sccl_options(options)
-    if of_sccl and options.method != "sccl":
-        raise InputError(f"{', '.join(options.flags[name] for name in of_sccl)}: only for --method sccl")
-    if options.method == "sccl":
-        other = [name for name in given | of_taccl if name not in ("solver", "threads")]
-        if other:
-            raise InputError(f"{options.flags[other[0]]}: not an option of --method sccl")
-        return given | of_sccl
-    if options.method == "taccl":
-        return _for_taccl(options, topology, given, of_taccl)
-    if of_taccl:
-        raise InputError(f"{', '.join(options.flags[name] for name in of_taccl)}: only for --method taccl")
+    method, own = options.method, dict[str, Any]()
+    for other in ("sccl", "taccl"):
+        found = method_options(options, f"{other}_")
+        if method == other:
+            own = found
+        elif found:
+            raise InputError(f"{_flags(options, found, other)}: only for --method {other}")
+    if method in ("sccl", "taccl"):  # they share --solver and --threads with the methods on epochs
+        epochs = [name for name in given if name not in ("solver", "threads")]
+        if epochs:
+            raise InputError(
+                f"{_flags(options, epochs[:1], 'teccl')}: only for --method milp, lp, astar; {method} has no epochs"
+            )
+        if "sketch" in own:
+            own["sketch"] = load_sketch(own["sketch"], topology)
+        return given | own
     on_epochs = methods_where(lambda info: info.epochs)
-    if given and options.method not in on_epochs:
-        raise InputError(
-            f"{', '.join(options.flags[name] for name in given)}: only for --method {', '.join(on_epochs)}"
-        )
+    if given and method not in on_epochs:
+        raise InputError(f"{_flags(options, given, 'teccl')}: only for --method {', '.join(on_epochs)}")
     return given
 
 
-def _for_taccl(
-    options: argparse.Namespace, topology: "Topology", given: dict[str, Any], of_taccl: dict[str, Any]
-) -> dict[str, Any]:
-    """The options of taccl, which shares --solver and --threads with the methods on epochs."""
-    from flowccl.papers.taccl.sketch_files import load_sketch
-
-    other = [name for name in given if name not in ("solver", "threads")]
-    if other:
-        raise InputError(f"{options.flags[other[0]]}: only for --method milp, lp, astar; taccl has no epochs")
-    if "sketch" in of_taccl:
-        of_taccl["sketch"] = load_sketch(of_taccl["sketch"], topology)
-    return given | of_taccl
+def _flags(options: argparse.Namespace, names: Iterable[str], prefix: str) -> str:
+    return ", ".join(options.flag(f"{prefix}_{name}") for name in names)
 
 
 def _is_compact(options: argparse.Namespace, topology: "Topology") -> bool:
@@ -284,10 +279,7 @@ def _synth_compact(options: argparse.Namespace, topology: "Topology", size: int 
         progress.clear()
     if options.out is not None:
         save_compact(result.compact, options.out)
-    if options.json:
-        print(json.dumps(result.to_json()))
-    else:
-        print_text(describe_compact(result, options.out))
+    print_result(options, result.to_json(), describe_compact(result, options.out))
     return 0
 
 
@@ -342,10 +334,7 @@ def _synth_tenants(options: argparse.Namespace) -> int:
         progress.clear()
     if options.out is not None:
         save_schedule(result.result.schedule, options.out)
-    if options.json:
-        print(json.dumps(result.to_json()))
-    else:
-        print_text(describe_tenants(result, options.out))
+    print_result(options, result.to_json(), describe_tenants(result, options.out))
     return 0
 
 

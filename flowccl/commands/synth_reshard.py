@@ -1,18 +1,25 @@
 """`flowccl synth MACHINE reshard`, and the same demand for `compare`: weights between two layouts."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowccl.commands.parts import Parser, StopSignal, check_writable, machine_with_faults
-from flowccl.commands.terminal import ProgressLine, print_text
+from flowccl.commands.parts import StopSignal, check_writable, machine_with_faults, print_result
+from flowccl.commands.terminal import ProgressLine
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
     from flowccl.resharding.planning import ReshardResult
 
 NAME = "reshard"
+RESHARD = """reshard: weights between two layouts, see docs/reshard.md
+  --from:source FILE  layout of the ranks that have the tensors (.json)
+  --to:target FILE  layout of the ranks that want the tensors (.json)
+  --helpers RANKS  other ranks that may relay: all, none or ranks, e.g. 24-31 (default: all)
+  --bucket SIZE  memory of a rank for messages and relayed data, e.g. 256MB (default: no limit)
+  --partial  allow tensors in --from that --to does not have; they stay"""
+"""The options of a resharding."""
+
 _OPTIONS_OF_COLLECTIVES = {  # options of other collectives, with the values that they have where they are not given
     "size": None,
     "chunks": None,
@@ -28,26 +35,6 @@ _OPTIONS_OF_COLLECTIVES = {  # options of other collectives, with the values tha
     "matrix": None,
     "tenants": None,
 }
-
-
-def add_reshard_options(parser: Parser) -> None:
-    """Add the options of a resharding."""
-    group = parser.add_argument_group("reshard", "weights between two layouts, see docs/reshard.md")
-    group.add_argument(
-        "--from", dest="source", metavar="FILE", help="layout of the ranks that have the tensors (.json)"
-    )
-    group.add_argument("--to", dest="target", metavar="FILE", help="layout of the ranks that want the tensors (.json)")
-    group.add_argument(
-        "--helpers", metavar="RANKS", help="other ranks that may relay: all, none or ranks, e.g. 24-31 (default: all)"
-    )
-    group.add_argument(
-        "--bucket",
-        metavar="SIZE",
-        help="memory of a rank for messages and relayed data, e.g. 256MB (default: no limit)",
-    )
-    group.add_argument(
-        "--partial", action="store_true", help="allow tensors in --from that --to does not have; they stay"
-    )
 
 
 def check_no_reshard(options: argparse.Namespace) -> None:
@@ -75,10 +62,7 @@ def synth_reshard(options: argparse.Namespace) -> int:
     found = planned(options)
     if options.out is not None:
         save_plan(found.plan, options.out)
-    if options.json:
-        print(json.dumps(found.to_json()))
-    else:
-        print_text(describe_reshard(found, options.out))
+    print_result(options, found.to_json(), describe_reshard(found, options.out))
     return 0
 
 
@@ -91,10 +75,8 @@ def compare_reshard(options: argparse.Namespace) -> int:
         raise InputError(f"{'--out' if options.out else '--methods'}: not an option of compare with reshard")
     found = planned(options)
     times = baseline_us(machine_with_faults(options.machine, options), found.plan.traffic)
-    if options.json:
-        print(json.dumps({"plan": found.to_json(), "baselines_us": times}))
-    else:
-        print_text(describe_baselines(found, times))
+    value = {"plan": found.to_json(), "baselines_us": times}
+    print_result(options, value, describe_baselines(found, times))
     return 0
 
 
