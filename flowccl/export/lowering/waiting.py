@@ -1,7 +1,7 @@
 """The group of threadblocks that waits for each message inside a host, and when.
 
-A threadblock has at most 16 channels of a type. A message between two groups of the same number always has a channel:
-no group exchanges messages with more than 16 GPUs. Other pairs of groups get one while there is room.
+A threadblock has at most 16 channels of a type. A message between two groups of the same number always can have a
+channel: no group exchanges messages with more than 16 GPUs. Other pairs of groups get one while there is room.
 """
 
 from dataclasses import dataclass
@@ -71,14 +71,19 @@ class Waiters:
             waits_for,
             times.whole_first,
             np.where((first[:, 1] >= 0) & ~own, at * count + first[:, 1], -1),
-            self._usual_peers(),
+            inside,
+            self._usual_peers(inside),
             RECEIVE_OPERATIONS * np.diff(ptr),
             ptr,
             begin,
             end,
         )
-        looped = self.execution.loops > 1
-        found, waits_for = waiting_groups(waits, Rules(count, self.execution.receivers, *_RULES, LATE, looped))
+        rules = Rules(count, self.execution.receivers, *_RULES, LATE, self.execution.loops > 1)
+        needed = inside & ~(own & (already < 0))
+        eager = waits._replace(reserved=needed, usual=self._usual_peers(needed), load=waits.load.copy())
+        found, waits_for = waiting_groups(eager, rules)  # without channels for groups that may have nothing to wait for
+        if np.any(found[order] < 0):
+            found, waits_for = waiting_groups(waits, rules)
         if np.any(found[order] < 0):  # it would wait in vain in every repetition
             raise InputError(
                 f"mscclpp cannot run this schedule: a threadblock of gpu {at[order[np.argmin(found[order])]]} would "
@@ -112,10 +117,13 @@ class Waiters:
         order = np.lexsort((end, begin, place))
         return pointers(np.bincount(place, minlength=self.gpus * groups)), begin[order], end[order]
 
-    def _usual_peers(self) -> I64:
-        """The number of GPUs with which each group of each GPU exchanges messages with the group of the same number."""
+    def _usual_peers(self, inside: NDArray[np.bool_]) -> I64:
+        """The number of GPUs with which each group of each GPU exchanges messages with the group of the same number.
+
+        Only the messages `inside` count, and operations of switches.
+        """
         messages, groups = self.messages, self.execution.groups
-        inside, several = messages.kind == MEMORY, np.flatnonzero(messages.kind > NIC)
+        several = np.flatnonzero(messages.kind > NIC)
         to = messages.end[messages.end_ptr[:-1]]
         rows = [np.stack((messages.src, self.issuer, to, self.peer, self.back))[:, inside]]
         for m in several.tolist():

@@ -39,7 +39,8 @@ class Waits(NamedTuple):
     time: I64  # of its first use
     arrival: I64  # when it is whole
     user: I64  # the group that uses it first, or -1
-    usual: I64  # of each group: the GPUs with which it exchanges messages
+    reserved: Bool  # the messages whose groups of the same number keep a channel
+    usual: I64  # of each group: the GPUs to which it keeps one
     load: I64  # of each group: its operations
     job_ptr: I64  # what each group does: from when until when, in order
     job_start: I64
@@ -112,7 +113,7 @@ def _moment(waits: Waits, place: int, m: int, early: bool) -> int:
 def _wanted(waits: Waits, rules: Rules, m: int, wanted: I64, moment: I64) -> tuple[int, int]:
     """Write the groups that may wait for a message, and when; return their number, and how many to try by their load.
 
-    That is 0 where they are tried in the order in which they are written.
+    That is 0 where they are tried in the order in which they are written: those that work on the message come first.
     """
     here, time = waits.target[m], waits.time[m]
     moment[:] = time
@@ -121,8 +122,10 @@ def _wanted(waits: Waits, rules: Rules, m: int, wanted: I64, moment: I64) -> tup
     if waits.receiver[m] >= 0:
         for k in range(rules.receivers):
             wanted[k] = waits.receiver[m] + k
-        return rules.receivers, 0
-    if waits.user[m] >= 0:
+        if rules.strict:
+            return rules.receivers, 0
+        count, is_crowded = rules.receivers, False
+    elif waits.user[m] >= 0:
         wanted[0] = waits.user[m]
         return 1, 0
     if is_late and not is_crowded:
@@ -161,33 +164,40 @@ def waiting_groups(waits: Waits, rules: Rules) -> tuple[I64, I64]:
     """Return the group that waits for each message, the first wanted one to which a channel fits, and when it waits.
 
     If none fits, the group with the number of the group that issues the message waits, when the message is first used.
-    The group is -1 where it would be taken and is not wanted, if the rules are strict; what follows is not filled then.
+    The group is -1 where that has no channel either, or is not wanted, if the rules are strict; what follows is not
+    filled then.
     """
     result, time = np.zeros(len(waits.source), dtype=np.int64), waits.time.copy()
     peers = np.zeros(len(waits.load), dtype=np.int64)
     known = {np.int64(-1): np.int64(0)}
-    wanted, moment = np.empty((2, 2 * rules.groups + 2), dtype=np.int64)
+    for m in waits.start_order:
+        if waits.reserved[m]:
+            there = waits.target[m] + waits.source[m] % rules.groups
+            known[np.int64(_channel(waits.source[m], there, waits.peer[m], waits.back[m], len(peers)))] = np.int64(0)
+    wanted, moment = np.empty((2, 2 * rules.groups + 2 + rules.receivers), dtype=np.int64)
     for m in waits.start_order:
         count, tried = _wanted(waits, rules, m, wanted, moment)
         here, issuer = waits.source[m], waits.target[m] + waits.source[m] % rules.groups
-        group, is_wanted = issuer, count == 0
-        for n in range(tried if tried else count):
-            k = _next(waits, wanted, count) if tried else n
-            if k < 0:
-                break
-            there = wanted[k]
-            wanted[k] = -1
+        group, most = -1, tried if tried else count
+        for n in range(most + (0 if rules.strict and count else 1)):
+            k = -1 if n == most else _next(waits, wanted, count) if tried else n
+            if k < 0 and n < most:
+                continue
+            there = wanted[k] if k >= 0 else issuer
+            if k >= 0:
+                wanted[k] = -1
             key = np.int64(_channel(here, there, waits.peer[m], waits.back[m], len(peers)))
             fits = max(peers[here] + waits.usual[here], peers[there] + waits.usual[there]) < rules.channels
-            if there == issuer or key in known or fits:
-                if there != issuer and key not in known:
+            if key in known or fits:
+                if key not in known:
                     known[key] = np.int64(0)
                     peers[here] += 1
                     peers[there] += 1
-                group, time[m], is_wanted = there, moment[k], True
+                group = there
+                time[m] = moment[k] if k >= 0 else waits.time[m]
                 break
-        result[m] = group if is_wanted or not rules.strict else -1
-        if result[m] < 0:
+        result[m] = group
+        if group < 0:
             return result, time
         waits.load[group] += 1 if waits.time[m] >= rules.late else 3
     return result, time

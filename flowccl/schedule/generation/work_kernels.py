@@ -115,6 +115,11 @@ def try_work(
             group = last
         if group < 0:
             operations = capacity.receive_operations
+            own = state.issuer[i] // capacity.receivers * capacity.receivers if not messages.proxied[i] else -1
+            place = target * capacity.groups + own  # a channel to the group of the same number always exists
+            if own >= 0 and 0 <= _team_free(state, capacity, place, operations) <= now:
+                group = own
+        if group < 0:
             group, free = _best_team(state, capacity, target, now, operations)
         if group == -2:
             return -2, 0, 0
