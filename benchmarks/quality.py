@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import geometric_mean_gap, store
+from benchmarks.report import geometric_mean_gap, store, warmed_up
 from flowccl.analysis.compare import Comparison, compare
 from flowccl.auto.refine import SUFFIX
 from flowccl.methods.registry import REGISTRY
@@ -88,6 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     heads = f"{'bound us':>11} {'auto us':>11} {'gap':>8} {'s':>6} {'chunks':>6} {'found by':<24} {'best other':<16}"
     print(f"{'machine':<16} {'collective':<10} {'size':>8} {heads} witness")
     rows: list[dict[str, Any]] = []
+    warmed_up()
     for name in names:
         for collective in options.collectives.split(","):
             sizes = TABLE8 if name in PAPERS else MANY_SIZES

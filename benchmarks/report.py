@@ -21,6 +21,15 @@ def geometric_mean_gap(gaps: ArrayLike) -> float:
     return float(np.exp(np.log1p(np.asarray(gaps)).mean()) - 1)
 
 
+def warmed_up() -> bool:
+    """Load all compiled loops, so that no row waits for them."""
+    from flowccl.compilation import warm_up
+    from flowccl.methods.registry import methods_where
+
+    warm_up(methods_where(lambda info: info.in_auto is not None))
+    return True
+
+
 def environment() -> dict[str, Any]:
     """Versions of the packages, and the hardware."""
     packages = ("numpy", "scipy", "highspy", "numba")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.clusters import forget
-from benchmarks.report import best_baseline, geometric_mean_gap, is_later, replace_rows, stored_rows
+from benchmarks.report import best_baseline, geometric_mean_gap, is_later, replace_rows, stored_rows, warmed_up
 from benchmarks.textbook import carried_out
 from flowccl.errors import FlowcclError, InputError
 from flowccl.lowered import Lowered, lower_for
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         if not _matches(row, options.rows):
             continue
         if row.key not in stored:
-            is_warm = is_warm or _warm_up()
+            is_warm = is_warm or warmed_up()
             forget()
             stored[row.key] = measure(row, options.time_limit, options.sms, options.seed, not options.no_baselines)
             replace_rows(options, [stored[known.key] for known in all_rows() if known.key in stored])
@@ -135,15 +135,6 @@ def _matches(row: Row, patterns: Sequence[str]) -> bool:
 
 
 # -- running a row --------------------------------------------------------------------------------------------------
-
-
-def _warm_up() -> bool:
-    """Load all compiled loops, so that no row waits for them."""
-    from flowccl.compilation import warm_up
-    from flowccl.methods.registry import methods_where
-
-    warm_up(methods_where(lambda info: info.in_auto is not None))
-    return True
 
 
 def measure(row: Row, time_limit_s: float, sms: int | None, seed: int, baselines: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from time import thread_time
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.errors import InputError
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.machine import known_sms, with_costs_in_links
@@ -24,6 +25,7 @@ from flowccl.topology.topology import Topology
 
 EXPLORED = 2_000  # transfers: larger schedules are carried out in the variant that was best for the first of its kind
 _NEAR = 1.1  # times the best of its kind: other variants are tried for schedules up to there
+_FAR = 2.0  # times the best of any kind, in whose variant it is carried out: no other variants are tried beyond that
 _WORTH = 0.01  # of the completion time: what collected messages must save
 _SAFETY = 1.5  # a variant is tried only where this many times its expected seconds are left
 _LEAST_MEASURED = 1_000  # transfers: what small schedules take is not in proportion to them
@@ -76,6 +78,9 @@ class Carrier:
         search = _VariantSearch(self, schedule, variant)
         if search.best is None and self.known:
             search.narrow(self._widths(schedule))
+        best_ps = min(self.best_ps.values(), default=NEVER)
+        if key not in self.known and search.best is not None and search.best.finish_ps > _FAR * best_ps:
+            return search.best
         is_near = search.best is None or search.best.finish_ps <= _NEAR * self.best_ps.get(key, search.best.finish_ps)
         is_small = len(schedule) <= EXPLORED
         first = key not in self.known and is_small
@@ -89,7 +94,7 @@ class Carrier:
             return None
         if is_near or key not in self.known:
             self.known[key] = self.known[kind, 0] = search.variant
-        if search.best.finish_ps <= min(self.best_ps.values(), default=search.best.finish_ps):
+        if search.best.finish_ps <= best_ps:
             self.known["", 0] = search.variant
         found = self._collected(search.best, search.variant) if is_near else search.best
         self.best_ps[key] = min(self.best_ps.get(key, found.finish_ps), found.finish_ps)
