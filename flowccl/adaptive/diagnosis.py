@@ -6,8 +6,8 @@ from math import log, sqrt
 
 import numpy as np
 
-from flowccl.catalog.resize import stretched
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import in_order_of
 from flowccl.topology.faults import Fault, apply_faults
 from flowccl.units import format_GBps
 from flowccl.wording import listed
@@ -82,5 +82,5 @@ def _rough(schedule: Schedule, link: int, GBps: float) -> float:
 def _slowdown(schedule: Schedule, suspect: Suspect) -> float:
     """The slowdown of a schedule whose transfers keep their order."""
     fault = Fault(schedule.topology.link_name(suspect.link), (suspect.link,), suspect.GBps)
-    late = stretched(schedule, replace(schedule, topology=apply_faults(schedule.topology, [fault])))
+    late = in_order_of(replace(schedule, topology=apply_faults(schedule.topology, [fault])), schedule)
     return late.finish_ps / max(schedule.finish_ps, 1)

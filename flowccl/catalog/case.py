@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowccl.catalog.files import sha256_of
-from flowccl.catalog.resize import resized
 from flowccl.errors import FileError, InputError
 from flowccl.export.exporting import TARGETS, ExportOptions, parse
 from flowccl.export.program import program_for
@@ -14,6 +13,7 @@ from flowccl.export.proof.program import RuntimeProgram
 from flowccl.files import json_bytes
 from flowccl.runtimes.profiles import PROFILES, RuntimeProfile, profile_to_json
 from flowccl.schedule.files import schedule_from_json, schedule_to_json
+from flowccl.schedule.resize import resized
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.files import topology_from_json, topology_to_json

@@ -1,4 +1,4 @@
-"""Repair of a schedule after a fault: only transfers that use the faulty links get other routes."""
+"""What repairs of a schedule share: the machine after a fault, and schedules of transfers that keep their order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,16 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.catalog.resize import stretched
 from flowccl.schedule.generation.list_scheduling import list_schedule
-from flowccl.schedule.generation.serial import sequence
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import left_shift
+from flowccl.schedule.transform import in_order_of, left_shift
 from flowccl.topology.faults import Fault, apply_faults
 from flowccl.topology.neighbours import Neighbours, neighbours
 from flowccl.topology.routes import Routes
-
-_Piece = tuple[int, tuple[int, ...], bool]  # chunk, links, whether the end reduces
 
 
 class RepairedTransfer(NamedTuple):
@@ -97,29 +93,7 @@ class FaultyMachine:
         if np.any(self.link[self.schedule.routes.link] < 0):
             return None
         routes = Routes(self.schedule.routes.ptr, self.link[self.schedule.routes.link].astype(np.int32))
-        return stretched(self.schedule, replace(self.schedule, topology=self.near.topology, routes=routes))
-
-    def repaired(self) -> Schedule | None:
-        """Return the schedule in which affected transfers take other paths, spread over the least loaded links.
-
-        None where a multicast or a message of several chunks is affected, or where there is no other path. The result
-        must be verified: it is invalid where two nodes exchange partial reductions at the same time.
-        """
-        schedule = self.schedule
-        if schedule.has_messages or np.any(np.diff(schedule.shape.end_ptr) > 1):
-            return None
-        paths = _Detours(self)
-        pieces: list[_Piece] = []
-        for i in sequence(schedule).tolist():
-            chunk, reduces = int(schedule.chunk[i]), bool(schedule.reduce[i])
-            if not self.is_affected[i]:
-                pieces.append((chunk, self.new_links(i), reduces))
-                continue
-            path = paths.find(i)
-            if path is None:
-                return None
-            pieces += [(chunk, hop, reduces and hop == path[-1]) for hop in path]
-        return in_rounds(_from_pieces(schedule, self.near, pieces), np.arange(len(pieces)))
+        return in_order_of(replace(self.schedule, topology=self.near.topology, routes=routes), self.schedule)
 
 
 def scheduled(machine: FaultyMachine, rows: Sequence[RepairedTransfer]) -> Schedule:
@@ -172,106 +146,3 @@ def in_rounds(schedule: Schedule, number: NDArray[np.int64]) -> Schedule:
     np.maximum.at(takes, number[zero.timing.end_transfer], zero.timing.end_arrival_ps)
     start = np.cumsum(takes) - takes + schedule.demand.available_ps.max(initial=0)
     return left_shift(replace(schedule, start_ps=start[number]))
-
-
-def _from_pieces(schedule: Schedule, near: Neighbours, pieces: Sequence[_Piece]) -> Schedule:
-    chunk = np.array([piece[0] for piece in pieces], dtype=np.int32)
-    reduce = np.array([piece[2] for piece in pieces], dtype=np.bool_)
-    routes = Routes.from_lists([piece[1] for piece in pieces])
-    zero = np.zeros(len(pieces), dtype=np.int64)
-    return Schedule.from_links(near.topology, schedule.demand, chunk, routes, zero, reduce, schedule.method)
-
-
-class _Detours:
-    """The quickest paths between GPUs on the faulty machine, where loaded links count as slower."""
-
-    def __init__(self, machine: FaultyMachine) -> None:
-        self.machine, self.schedule, self.near = machine, machine.schedule, machine.near
-        self.load = machine.loads()
-        self.first_route = [self.near.routes.links(int(r)) for r in self.near.pair_ptr[:-1]]
-        self.pair = {(int(a), int(b)): n for n, (a, b) in enumerate(zip(self.near.src, self.near.end, strict=True))}
-        self.values = _Values(self.schedule)
-
-    def find(self, transfer: int) -> list[tuple[int, ...]] | None:
-        """Return the links of each hop that replaces a transfer, and add them to the loads.
-
-        A copy may come from any node that has the value by then. A contribution may take a detour, or be reduced at
-        another node that sends its own contribution later.
-        """
-        a, b = self.machine.ends(transfer)
-        own = self.near.pair_cost_ps(float(self.schedule.demand.chunk_bytes[self.schedule.chunk[transfer]]))
-        cost = own + np.array([self.load[list(route)].max() for route in self.first_route])
-        pairs, length = self._detour(transfer, a, b, cost)
-        if self.schedule.reduce[transfer]:
-            for node, slack_ps in self.values.later_senders(transfer, a).items():
-                number = self.pair.get((a, node))
-                if number is not None and cost[number] + max(own[number] - slack_ps, 0) < length:
-                    pairs, length = [number], float(cost[number] + max(own[number] - slack_ps, 0))
-        if not pairs:
-            return None
-        for number in pairs:
-            self.load[list(self.first_route[number])] += own[number]
-        return [self.first_route[number] for number in pairs]
-
-    def _detour(self, transfer: int, a: int, b: int, cost: NDArray[np.float64]) -> tuple[list[int], float]:
-        """The pairs of neighbours on the quickest path through nodes that can relay, and its length."""
-        from scipy.sparse import csr_matrix
-        from scipy.sparse.csgraph import dijkstra
-
-        closed = self.values.needed(transfer, a, b)
-        usable = ~(np.isin(self.near.src, closed) | np.isin(self.near.end, closed))
-        count = len(self.near.topology.nodes)
-        graph = csr_matrix((cost[usable], (self.near.src[usable], self.near.end[usable])), (count, count))
-        starts = self.values.owners(transfer, a, b)
-        length, before, _ = dijkstra(graph, indices=starts, return_predecessors=True, min_only=True)
-        pairs: list[int] = []
-        at = b
-        while at not in starts:
-            if before[at] < 0:
-                return [], float("inf")
-            pairs.append(self.pair[int(before[at]), at])
-            at = int(before[at])
-        return pairs[::-1], float(length[b])
-
-
-class _Values:
-    """When each node sends and receives each chunk: which values are complete, and which are still needed."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        timing, demand = schedule.timing, schedule.demand
-        self.sends: dict[int, list[tuple[int, int, bool]]] = {}
-        self.arrivals: dict[int, list[tuple[int, int, bool]]] = {}
-        for i, node, at in zip(timing.root_transfer, timing.root_node, timing.root_from_ps, strict=True):
-            self.sends.setdefault(int(schedule.chunk[i]), []).append((int(at), int(node), bool(schedule.reduce[i])))
-        for i, node, at in zip(timing.end_transfer, timing.end_node, timing.end_arrival_ps, strict=True):
-            self.arrivals.setdefault(int(schedule.chunk[i]), []).append((int(at), int(node), bool(schedule.reduce[i])))
-        self.is_reduced = np.diff(demand.source_ptr) > 1
-
-    def needed(self, transfer: int, *ends: int) -> list[int]:
-        """Return the nodes, other than the ends, whose value must not be replaced by the data of a transfer."""
-        chunk, at = self._when(transfer)
-        if not self.is_reduced[chunk] or not self.schedule.reduce[transfer]:
-            return []
-        later = {node for time, node, _ in self.arrivals[chunk] if time > at}
-        closed = {node for time, node, _ in self.sends[chunk] if time >= at}
-        closed |= set(self.schedule.demand.destinations(chunk).tolist()) - later
-        return sorted(closed - set(ends))
-
-    def owners(self, transfer: int, a: int, b: int) -> list[int]:
-        """Return the nodes that have the data of a transfer at its start: its source, and those with a copy."""
-        chunk, at = self._when(transfer)
-        if self.schedule.reduce[transfer]:
-            return [a]
-        copies = {node for time, node, reduces in self.arrivals[chunk] if time <= at and not reduces}
-        if not self.is_reduced[chunk]:
-            copies |= set(self.schedule.demand.sources(chunk).tolist())
-        return sorted(({a} | copies) - {b})
-
-    def later_senders(self, transfer: int, a: int) -> dict[int, int]:
-        """Return the nodes that send their contribution to the chunk later, each with the time until then."""
-        chunk, at = self._when(transfer)
-        return {n: time - at for time, n, reduces in self.sends[chunk] if reduces and time >= at and n != a}
-
-    def _when(self, transfer: int) -> tuple[int, int]:
-        return int(self.schedule.chunk[transfer]), int(self.schedule.start_ps[transfer])

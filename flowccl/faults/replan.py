@@ -127,7 +127,7 @@ def _carried(found: Sequence[Schedule], carry: Callable[[Schedule], Schedule | N
 
 def _repairs(schedule: Schedule, faults: tuple[Fault, ...], late: Schedule | None) -> list[Schedule]:
     """The valid repairs with chunks of several sizes, and the schedule as it is where it still runs."""
-    made = [late]
+    made: list[Schedule | None] = [late]
     for times in _SUBDIVISIONS:
         fine = schedule if times == 1 else _subdivided(schedule, times)
         if fine is not None and (times == 1 or len(fine) <= _REPAIRED):
@@ -135,7 +135,7 @@ def _repairs(schedule: Schedule, faults: tuple[Fault, ...], late: Schedule | Non
             some = [repaired_trees(machine, False), repaired_trees(machine, True), substituted(machine, False)]
             if fine.has_messages:
                 some.append(substituted(machine, True))
-            made += some if any(some) else [machine.repaired()]
+            made += some
     return [one for one in made if one is not None and not verify(one)]
 
 

@@ -3,16 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-import numpy as np
-
-from flowccl.demand.collectives import collective
 from flowccl.errors import InputError
 from flowccl.profile.predict import predict_us
-from flowccl.run.element_layout import named_root
 from flowccl.run.measure import CallTiming, RunOptions
 from flowccl.run.processes import run_schedule
+from flowccl.schedule.resize import resized
 from flowccl.schedule.schedule import Schedule
-from flowccl.schedule.transform import left_shift
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, format_us
 
@@ -59,7 +55,7 @@ def check_profile(
         )
     if on == "nccl":
         raise InputError("--check runs schedules on gloo or mpi, not on nccl")
-    finish = [resize(schedule, size).finish_us for size in sizes]
+    finish = [resized(schedule, size).finish_us for size in sizes]
     predicted = [predict_us(schedule, size) for size in sizes]
     both_directions = (*sizes, *reversed(sizes))
     rows = run_schedule(schedule, on, RunOptions(both_directions, ("uint8",), iterations=-(-iterations // 2)))
@@ -76,20 +72,6 @@ def check_profile(
 def _faster_pass(passes: tuple[CallTiming, CallTiming]) -> CallTiming:
     """Return the pass with the smaller median, since disturbances only slow a pass down; wrong elements add up."""
     return replace(min(passes, key=lambda one: one.median_us), wrong=sum(one.wrong for one in passes))
-
-
-def resize(schedule: Schedule, size_bytes: int) -> Schedule:
-    """Return a schedule with the same transfers in the same order for another size, left-shifted.
-
-    Start times are first scaled with the chunk sizes, which preserves the order of transfers.
-    """
-    demand, root = schedule.demand, named_root(schedule.demand)
-    if root is None:
-        raise InputError(f"a {demand.collective} demand given as chunks has a fixed size; check it at that size only")
-    larger = collective(demand.collective, demand.num_gpus, size_bytes, demand.pieces, max(root, 0))
-    stretch = max(1.0, float((larger.chunk_bytes / demand.chunk_bytes).max()) * (1 + 1e-9))
-    start = np.ceil(schedule.start_ps * stretch).astype(np.int64)
-    return left_shift(replace(schedule, demand=larger, start_ps=start))
 
 
 def table(rows: Sequence[PredictionCheck]) -> str:

@@ -9,7 +9,15 @@ from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import ScheduleError
 from flowccl.schedule.continuation import continuing
-from flowccl.schedule.generation.precedence import between_messages, deliveries, feeding, precedences, soonest_starts
+from flowccl.schedule.generation.precedence import (
+    RowPairs,
+    between_messages,
+    deliveries,
+    feeding,
+    precedence_pairs,
+    soonest_starts,
+    stacked,
+)
 from flowccl.schedule.generation.serial import fits, generate_serial, sequence, within_limits
 from flowccl.schedule.schedule import Schedule, stacked_messages
 from flowccl.schedule.timing import Timing, spread
@@ -122,17 +130,36 @@ def left_shift(schedule: Schedule) -> Schedule:
 
     On machines whose links change their bandwidth the schedule stays as it is, because an earlier start may be slower.
     """
-    from flowccl.schedule.generation.generation_kernels import earliest_starts
-
     if schedule.topology.changes or not len(schedule):
         return schedule
-    before, after, lag = between_messages(schedule, precedences(schedule))
+    return _earliest(schedule, precedence_pairs(schedule), schedule.start_ps)
+
+
+def in_order_of(schedule: Schedule, other: Schedule) -> Schedule:
+    """Start every transfer as early as possible in the order of another schedule, which is valid.
+
+    Both have the same transfers, whose durations may differ. The result must be verified where transfers share links
+    or limits.
+    """
+    if "precedence pairs" not in other.cache:
+        other.cache["precedence pairs"] = precedence_pairs(other)
+    timing = schedule.timing
+    takes = int((timing.end_arrival_ps - schedule.start_ps[timing.end_transfer]).max(initial=0))
+    latest = np.full(len(schedule), takes * len(schedule) + other.finish_ps, dtype=np.int64)  # never reached
+    return _earliest(schedule, other.cache["precedence pairs"], latest)
+
+
+def _earliest(schedule: Schedule, pairs: list[RowPairs], latest: NDArray[np.int64]) -> Schedule:
+    """The schedule with the earliest starts that keep the order of its transfers."""
+    from flowccl.schedule.generation.generation_kernels import earliest_starts
+
+    before, after, lag = between_messages(schedule, stacked(schedule, pairs))
     soonest, leader = soonest_starts(schedule), schedule.leader
     np.maximum.at(soonest, leader, soonest.copy())  # all transfers of a message start with its leader
     by_after = np.argsort(after, kind="stable")
     ptr = np.searchsorted(after[by_after], np.arange(len(schedule) + 1)).astype(np.int64)
     order = np.argsort(schedule.start_ps, kind="stable").astype(np.int64)
-    start = earliest_starts(order, ptr, before[by_after], lag[by_after], schedule.start_ps, soonest)
+    start = earliest_starts(order, ptr, before[by_after], lag[by_after], latest, soonest)
     return replace(schedule, start_ps=start[leader])
 
 

@@ -20,12 +20,12 @@ from flowccl.catalog.check import check_catalog
 from flowccl.catalog.engine import TaskEngine, TaskFailure
 from flowccl.catalog.files import catalog_to_json, load_catalog, load_plan_schedule
 from flowccl.catalog.library import Shape, library_ps, shape_of
-from flowccl.catalog.resize import resized
 from flowccl.catalog.sweep import CASES, locked
 from flowccl.cli import main
 from flowccl.errors import InputError, NothingFoundError
 from flowccl.export import check
 from flowccl.runtimes.profiles import PROFILES
+from flowccl.schedule.resize import resized
 from tests.catalog.cases import OPTIONS
 
 SCHEMA = json.loads((Path(flowccl.__file__).parent / "catalog" / "catalog.schema.json").read_text())

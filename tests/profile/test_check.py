@@ -5,9 +5,10 @@ import pytest
 
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import InputError
-from flowccl.profile.check import PredictionCheck, check_profile, resize, table
+from flowccl.profile.check import PredictionCheck, check_profile, table
 from flowccl.profile.predict import predict_us
 from flowccl.run.measure import CallTiming, Row
+from flowccl.schedule.resize import resized
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
 from flowccl.topology.machines import machine
@@ -20,7 +21,7 @@ from flowccl.verifier.verify import verify
 @pytest.mark.parametrize("size", [100, 999_999, 1_000_000, 123_456_789])
 def test_a_resized_schedule_is_valid_and_keeps_its_transfers(name, collective, size):
     schedule = synthesize(machine(name), collective, 1_000_000, chunks=1, steps=1, method="greedy").schedule
-    other = resize(schedule, size)
+    other = resized(schedule, size)
     assert verify(other) == []
     assert np.array_equal(other.chunk, schedule.chunk)
     assert other.demand.size_bytes == size
@@ -32,7 +33,7 @@ def test_finish_of_resized_schedules():
     topology = Topology("ring", tuple(Node(name=f"gpu{at}") for at in range(4)), links)
     schedule = synthesize(topology, "allgather", 4_000, chunks=1, steps=1, method="greedy").schedule
     assert schedule.finish_us == pytest.approx(3 * (0.1 + 2))
-    assert resize(schedule, 4_000_000).finish_us == pytest.approx(3 * (100 + 2))
+    assert resized(schedule, 4_000_000).finish_us == pytest.approx(3 * (100 + 2))
 
 
 def test_a_schedule_for_another_machine_is_an_error():
@@ -64,7 +65,7 @@ def test_a_custom_demand_has_a_fixed_size():
     demand = Demand.from_chunks("custom", 3, [Chunk(bytes=10, sources=(0,), destinations=(1,))])
     schedule = Schedule.from_transfers(topology, demand, [(0, [0], 0)])
     with pytest.raises(InputError, match="a custom demand given as chunks has a fixed size"):
-        resize(schedule, 1000)
+        resized(schedule, 1000)
 
 
 def test_error_and_factor_of_a_prediction():
