@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flowccl.errors import FileError
 from flowccl.files import parse_json, read_bytes, write_json
-from flowccl.profile.probes import Ends, PlanOptions, Probe, Round
+from flowccl.profile.probes import Ends, PlanOptions, Probe, Round, options_from_json
 
 FORMAT = "flowccl-measurements"
 VERSION = 1
@@ -159,8 +159,7 @@ def _from_json(value: Any, name: str) -> Measurements:
     if not isinstance(value, dict) or value.get("format") != FORMAT or value.get("version") != VERSION:
         raise FileError(f'{name}: not a measurements file ("format": "{FORMAT}", "version": {VERSION})')
     try:
-        plan = dict(value["options"])
-        options = PlanOptions(**plan | {"sizes": tuple(plan["sizes"])})
+        options = options_from_json(value["options"])
         hosts = tuple(str(host) for host in value["hosts"])
         probes = tuple(
             _probe_from_json(entry, float(turn["wall_s"]), len(hosts))

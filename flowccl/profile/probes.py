@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from random import Random
+from typing import Any
 
 from flowccl.errors import InputError
 from flowccl.units import parse_bytes
@@ -51,6 +52,11 @@ class PlanOptions:
         for name, least in (("chunks", 2), ("passes", 1), ("repeats", 2), ("repeats_together", 2)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
+
+def options_from_json(value: dict[str, Any]) -> PlanOptions:
+    """The options in the JSON value that `asdict` made."""
+    return PlanOptions(**value | {"sizes": tuple(value["sizes"])})
 
 
 @dataclass(frozen=True, slots=True)

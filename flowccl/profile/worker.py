@@ -26,7 +26,7 @@ from flowccl.profile.probes import (
     together_bytes,
     together_rounds,
 )
-from flowccl.run.measure import Backend
+from flowccl.run.backends import Backend
 from flowccl.run.values import find_dtype
 
 _NAME_BYTES = 64  # of a host's name
@@ -34,14 +34,10 @@ _DATA, _ANSWER, _SYNC = 1, 2, 3  # tags
 
 
 def take_measurements(
-    backend: Backend,
-    ranks: int,
-    on: str,
-    options: PlanOptions,
-    part: Path,
-    on_round: Callable[[int], None] | None = None,
+    backend: Backend, on: str, options: PlanOptions, part: Path, on_round: Callable[[int], None] | None = None
 ) -> None:
     """Run the whole plan; rank 0 appends each round to the file `part`."""
+    ranks = backend.processes
     check_ranks(ranks)
     hosts = _host_names(backend, ranks)
     first = alone_rounds(hosts, options)

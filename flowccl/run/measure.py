@@ -3,15 +3,17 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.demand.collectives import busbw_factor
 from flowccl.errors import InputError
+from flowccl.run.backends import Backend
 from flowccl.run.element_layout import ElementLayout, make_layout
-from flowccl.run.program import MessageProgram, run_process
+from flowccl.run.program import MessageProgram
+from flowccl.run.rank_program import BatchCarrier, rank_program
 from flowccl.run.reference import execute_into
 from flowccl.run.values import Dtype, Inputs, find_dtype, numpy_dtype
 from flowccl.schedule.schedule import Schedule
@@ -77,30 +79,6 @@ class Row:
     in_place: CallTiming | None
 
 
-class Backend(Protocol):
-    """Operations of one process: arrays, messages, a barrier and an allreduce over all processes."""
-
-    process: int
-
-    def array(self, values: Any, dtype: Dtype) -> Any:
-        """Return a flat array of whole numbers."""
-
-    def empty(self, count: int, dtype: Dtype) -> Any:
-        """Return a flat array with arbitrary contents."""
-
-    def exchange(self, sends: Sequence[tuple[int, int, Any]], receives: Sequence[tuple[int, int, Any]]) -> None:
-        """Send and receive all (process, tag, array); return when all are complete."""
-
-    def wrong(self, array: Any, expected: Any) -> int:
-        """Return the number of elements that differ."""
-
-    def barrier(self) -> None:
-        """Wait for all processes."""
-
-    def allreduce(self, numbers: Sequence[float]) -> list[float]:
-        """Return each number summed over all processes, on every process."""
-
-
 def run_cases(program: MessageProgram, options: RunOptions, backend: Backend) -> list[Row]:
     """Run all cases as one of the processes; return the rows, which are the same on every process."""
     rows = []
@@ -158,7 +136,11 @@ def _run_case(
     """
     backend, process = arrays.backend, arrays.backend.process
     elapsed, wrong = [0.0] * (iterations + 1), 0
-    pool = _ArrayPool(arrays.empty)
+    pool, carrier, ranked = (
+        _ArrayPool(arrays.empty),
+        BatchCarrier(backend.exchange),
+        rank_program(program, layout, process),
+    )
     buffers, takes_part = (arrays.given, arrays.expected), process < len(layout.input_count)
     if takes_part:
         buffers = _buffers(layout, process, arrays.given, inplace, arrays.empty)
@@ -169,7 +151,7 @@ def _run_case(
             buffers[0][:] = arrays.given
         backend.barrier()
         start = time.perf_counter()
-        run_process(program, layout, process, buffers, backend.exchange, pool.empty, separate=not inplace)
+        ranked.run(*buffers, carrier, 0, pool.empty, separate=not inplace)
         elapsed[call] = time.perf_counter() - start
         backend.barrier()
         wrong += backend.wrong(buffers[1], arrays.expected)

@@ -5,24 +5,27 @@ rows.
 """
 
 import logging
-import multiprocessing
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from flowccl.errors import FlowcclError, InputError
+from flowccl.files import read_json, write_json
 from flowccl.memory import VARIABLE, available_bytes
-from flowccl.run.jobs import read_rows, write_job
-from flowccl.run.launch import error_line, find_mpiexec, mpi_environment, require_extra, under_mpiexec, under_torchrun
-from flowccl.run.measure import Row, RunOptions, run_numpy
+from flowccl.run.backends import Backend, joined
+from flowccl.run.launch import is_started, require_extra, run_processes, under_torchrun
+from flowccl.run.measure import CallTiming, Row, RunOptions, run_cases, run_numpy
 from flowccl.run.program import make_program
 from flowccl.run.values import find_dtype, numpy_dtype
+from flowccl.schedule.files import load_schedule, save_schedule
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import format_bytes
 
+BACKENDS = ("numpy", "gloo", "mpi")
+"""The backends on which a schedule can run."""
+
+_MAX_BYTES = 10_000_000
 _COPIES_OF_OUTPUT = 3  # measured: the outputs, what is expected in them, and chunks on the way; inputs are there once
 
 log = logging.getLogger(__name__)
@@ -34,8 +37,8 @@ def run_schedule(schedule: Schedule, on: str, options: RunOptions, ranks: int | 
     `on` is numpy (the reference, in this process), gloo or mpi. `ranks` is the number of processes, by default one for
     each rank of the schedule; additional processes act as memories and relays.
     """
-    if on not in STARTERS:
-        raise InputError(f"unknown backend {on!r}; known backends: {', '.join(STARTERS)}")
+    if on not in BACKENDS:
+        raise InputError(f"unknown backend {on!r}; known backends: {', '.join(BACKENDS)}")
     require_extra(on)
     program = make_program(schedule, ranks)  # raises early if the schedule cannot run
     if on != "gloo":
@@ -44,7 +47,19 @@ def run_schedule(schedule: Schedule, on: str, options: RunOptions, ranks: int | 
     _check_memory(schedule, options, on)
     for words in program.describe_stand_ins() if on != "numpy" else ():
         log.info("%s", words)
-    return STARTERS[on](schedule, options, program.processes)
+    if on == "numpy":
+        return run_numpy(schedule, options)
+    if is_started(on):
+        with joined(on) as backend:
+            return _rows(backend, schedule, options)
+    with tempfile.TemporaryDirectory(prefix="flowccl-run-") as name:
+        folder = Path(name)
+        save_schedule(schedule, folder / "schedule.json")
+        write_json(folder / "options.json", asdict(options))
+        failure = run_processes(on, program.processes, "flowccl.run.processes:run_job", folder)
+        if failure or not (folder / "rows.json").exists():
+            raise FlowcclError(f"{on}: {failure or 'no result'}")
+        return [_row_of(row) for row in read_json(folder / "rows.json", _MAX_BYTES)]
 
 
 def _check_memory(schedule: Schedule, options: RunOptions, on: str) -> None:
@@ -61,68 +76,21 @@ def _check_memory(schedule: Schedule, options: RunOptions, on: str) -> None:
             )
 
 
-def _run_numpy(schedule: Schedule, options: RunOptions, _processes: int) -> list[Row]:
-    return run_numpy(schedule, options)
+def run_job(backend: Backend, folder: Path) -> None:
+    """Run one process of a job; rank 0 writes the rows."""
+    given = read_json(folder / "options.json", _MAX_BYTES)
+    options = RunOptions(tuple(given["sizes"]), tuple(given["dtypes"]), given["inplace"], given["iterations"])
+    rows = _rows(backend, load_schedule(folder / "schedule.json"), options)
+    if rows is not None:
+        write_json(folder / "rows.json", [asdict(row) for row in rows])
 
 
-def _run_mpi(schedule: Schedule, options: RunOptions, processes: int) -> list[Row] | None:
-    """Return the rows of an `mpiexec` run, which starts `python -m flowccl.run.mpi_run` in every process."""
-    if under_mpiexec():
-        from flowccl.run.mpi_run import run_here
-
-        return run_here(schedule, options)
-    mpiexec = find_mpiexec()
-    with tempfile.TemporaryDirectory(prefix="flowccl-run-") as folder:
-        job, rows = write_job(schedule, options, Path(folder))
-        # under `-m mpi4py`, an error in one process aborts all of them
-        worker = [sys.executable, "-m", "mpi4py", "-m", "flowccl.run.mpi_run", str(job)]
-        command = [mpiexec, "-n", str(processes), *worker]
-        done = subprocess.run(command, env=mpi_environment(processes), capture_output=True, text=True, check=False)
-        if done.returncode or not rows.exists():
-            raise FlowcclError(f"mpiexec ended with code {done.returncode}: {error_line(done.stderr or done.stdout)}")
-        return read_rows(rows)
+def _rows(backend: Backend, schedule: Schedule, options: RunOptions) -> list[Row] | None:
+    """Run the schedule as one of the processes; return the rows on rank 0, None on other ranks."""
+    rows = run_cases(make_program(schedule, backend.processes), options, backend)
+    return rows if backend.process == 0 else None
 
 
-def _run_gloo(schedule: Schedule, options: RunOptions, processes: int) -> list[Row] | None:
-    """Return the rows of gloo processes, forked from a server that has already imported torch, which saves time."""
-    from flowccl.run import torch_run
-
-    if under_torchrun():
-        return torch_run.run_here(schedule, options)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "flowccl.run.torch_run"])
-    with tempfile.TemporaryDirectory(prefix="flowccl-run-") as folder:
-        job, rows = write_job(schedule, options, Path(folder))
-        started = [
-            context.Process(target=torch_run.run_one, args=(rank, processes, str(job)), daemon=True)
-            for rank in range(processes)
-        ]
-        for process in started:
-            process.start()
-        wait_for(started)
-        failed = [rank for rank, process in enumerate(started) if process.exitcode]
-        if failed or not rows.exists():
-            errors = sorted(Path(folder).glob("error-*.txt"))
-            code = f"code {started[failed[0]].exitcode}" if failed else "no result"
-            text = errors[0].read_text() if errors else code
-            raise FlowcclError(f"a gloo process failed: {error_line(text)}")
-        return read_rows(rows)
-
-
-def wait_for(started: "list[multiprocessing.context.ForkServerProcess]") -> None:
-    """Wait until all processes have ended; if one fails, terminate the others, which would wait for it."""
-    while any(process.is_alive() for process in started):
-        if any(process.exitcode for process in started):
-            time.sleep(0.5)
-            for process in started:
-                process.terminate()
-        for process in started:
-            process.join(timeout=0.05)
-
-
-STARTERS: dict[str, Callable[[Schedule, RunOptions, int], list[Row] | None]] = {
-    "numpy": _run_numpy,
-    "gloo": _run_gloo,
-    "mpi": _run_mpi,
-}
-"""The backends on which a schedule can run."""
+def _row_of(value: dict[str, Any]) -> Row:
+    places = {key: value[key] and CallTiming(**value[key]) for key in ("out_of_place", "in_place")}
+    return Row(**value | places)

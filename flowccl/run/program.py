@@ -9,12 +9,9 @@ stored or reduced later, in the order of the schedule's times, so the order of r
 Only the GPUs of the demand are processes. Memories, and GPUs that only relay data, are simulated by one of them.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from flowccl.errors import InputError, ScheduleError
-from flowccl.run.element_layout import ElementLayout
+from flowccl.errors import InputError
 from flowccl.run.reference import events
 from flowccl.schedule.schedule import Schedule
 
@@ -73,18 +70,6 @@ class MessageProgram:
             f"{names[node].name} is simulated by rank {at}" for node, at in self.process_of.items() if node >= ranks
         ]
 
-    def operations(self, process: int) -> list[str]:
-        """Return readable operations of a process in order, for debugging and tests."""
-        result = []
-        for level in self.levels[process]:
-            for step in level.steps:
-                if isinstance(step, Arrival):
-                    result.append(f"{'reduce' if step.reduce else 'store'} chunk {step.chunk}")
-                elif not step.local:
-                    result.append(f"send chunk {step.chunk} to {step.dst_process} tag {step.tag}")
-            result += [f"recv chunk {m.chunk} from {m.src_process} tag {m.tag}" for m in level.receives]
-        return result
-
 
 def make_program(schedule: Schedule, processes: int | None = None) -> MessageProgram:
     """Return the message program of a schedule for `processes` processes, by default one for each rank."""
@@ -134,90 +119,3 @@ def _node_processes(schedule: Schedule, processes: int) -> dict[int, int]:
     for number, node in enumerate(sorted(used - set(range(ranks)))):
         process_of[node] = ranks + number if ranks + number < processes else number % ranks
     return process_of
-
-
-Exchange = Callable[[Sequence[tuple[int, int, Any]], Sequence[tuple[int, int, Any]]], None]
-"""Sends and receives all (process, tag, flat array) of a level, and returns when all are complete."""
-
-
-def run_process(
-    program: MessageProgram,
-    layout: ElementLayout,
-    process: int,
-    buffers: tuple[Any, Any],
-    exchange: Exchange,
-    empty: Callable[[int], Any],
-    *,
-    separate: bool = False,
-) -> None:
-    """Run one process from its input to its output, the pair `buffers`, on numpy arrays or torch tensors.
-
-    Arrays are never changed after they are sent; reductions are new arrays. Empty pieces are not sent. If input and
-    output are `separate`, chunks without a reduction are received directly into the output.
-    """
-    given, output = buffers
-    value = {key: given[place] for key, place in layout.taken.items() if key[0] == process}
-    came: dict[int, Any] = {}
-    there: dict[int, Any] = {}  # chunk: its part of the output, if it was received there
-    for level in program.levels[process]:
-        sends: list[tuple[int, int, Any]] = []
-        for step in level.steps:
-            if isinstance(step, Arrival):
-                _apply(step, value, came)
-            elif (step.src, step.chunk) not in value:
-                name = program.schedule.topology.nodes[step.src].name
-                raise ScheduleError(f"transfer {step.transfer}: {name} sends chunk {step.chunk} without having it")
-            elif step.local:
-                came[step.tag] = value[step.src, step.chunk]
-            elif layout.chunk_count[step.chunk]:
-                sends.append((step.dst_process, step.tag, value[step.src, step.chunk]))
-        receives = []
-        for message in level.receives:
-            here = layout.placed.get((process, message.chunk)) if separate and message.dst == process else None
-            if here is not None and len(layout.demand.sources(message.chunk)) == 1:
-                came[message.tag] = there[message.chunk] = output[here]
-            else:
-                came[message.tag] = empty(layout.chunk_count[message.chunk])
-            if layout.chunk_count[message.chunk]:
-                receives.append((message.src_process, message.tag, came[message.tag]))
-        if sends or receives:
-            exchange(sends, receives)
-    _place(layout, process, value, (given, output), None if separate else empty, there)
-
-
-def _apply(arrival: Arrival, value: dict[tuple[int, int], Any], came: dict[int, Any]) -> None:
-    total = came.pop(arrival.messages[0].tag)
-    for message in arrival.messages[1:]:
-        total = total + came.pop(message.tag)
-    key = (arrival.node, arrival.chunk)
-    value[key] = value[key] + total if arrival.reduce and key in value else total
-
-
-def _place(
-    layout: ElementLayout,
-    process: int,
-    value: dict[tuple[int, int], Any],
-    buffers: tuple[Any, Any],
-    empty: Callable[[int], Any] | None,
-    there: dict[int, Any],
-) -> None:
-    """Write the wanted chunks and the kept parts of this process to its output, unless they are `there` already.
-
-    The output may overlap the input if `empty` is given, which provides memory for the kept parts.
-    """
-    given, output = buffers
-    kept = []
-    for rank, here, to in layout.kept:
-        if rank == process:
-            part = given[here] if empty is None else empty(here.stop - here.start)
-            if empty is not None:
-                part[:] = given[here]
-            kept.append((to, part))
-    for (rank, chunk), place in layout.placed.items():
-        if rank == process:
-            if (rank, chunk) not in value:
-                raise ScheduleError(f"gpu{rank} ends without chunk {chunk}")
-            if value[rank, chunk] is not there.get(chunk):
-                output[place] = value[rank, chunk]
-    for place, part in kept:
-        output[place] = part

@@ -1,18 +1,17 @@
-"""The message program of one rank for one number of elements, prepared so that a call only slices, sends and reduces.
+"""The message program of one process for one number of elements, on numpy arrays or torch tensors.
 
-`run_process` looks everything up by node and chunk; here all look-ups are done once. Messages are posted as soon as
-their data is known, the sends of a level before its receives.
+All look-ups by node and chunk are done once, so that a call only slices, sends and reduces. Messages are posted as soon
+as their data is known, the sends of a level before its receives.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowccl.errors import InputError, ScheduleError
 from flowccl.run.element_layout import ElementLayout
-from flowccl.run.program import Arrival, MessageProgram
+from flowccl.run.program import Arrival, Message, MessageProgram
 
-_NEXT = (1,)  # the stride of flat tensors; `as_strided` takes less time than a slice
 MOST_MESSAGES = 1 << 20
 """Messages of a program; their numbers are the low bits of tags."""
 
@@ -31,6 +30,36 @@ class MessageCarrier(Protocol):
 
     def wait(self) -> None:
         """Wait for all messages that were posted since `begin`."""
+
+
+Exchange = Callable[[Sequence[tuple[int, int, Any]], Sequence[tuple[int, int, Any]]], None]
+"""Sends and receives all (process, tag, flat array) of a level, and returns when all are complete."""
+
+
+class BatchCarrier:
+    """Messages of a level that are exchanged together, when all of them are known."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.sends: list[tuple[int, int, Any]] = []
+        self.receives: list[tuple[int, int, Any]] = []
+
+    def begin(self) -> None:
+        """Start a level."""
+        self.sends, self.receives = [], []
+
+    def post_send(self, tensor: Any, peer: int, tag: int) -> None:
+        """Send a tensor to a rank."""
+        self.sends.append((peer, tag, tensor))
+
+    def post_receive(self, tensor: Any, peer: int, tag: int) -> None:
+        """Receive a tensor from a rank."""
+        self.receives.append((peer, tag, tensor))
+
+    def wait(self) -> None:
+        """Send and receive all messages of the level."""
+        if self.sends or self.receives:
+            self.exchange(self.sends, self.receives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +86,13 @@ class _Combine:
 
 @dataclass(frozen=True, slots=True)
 class _Receive:
-    """Receive a tensor of `count` elements into a slot."""
+    """Receive a tensor of `count` elements into a slot; `start` is its place in the output, -1 for parts of sums."""
 
     slot: int
     count: int
     peer: int
     tag: int
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,54 +129,75 @@ class RankProgram:
     sizes: tuple[int, int]
 
     def run(
-        self, given: Any, output: Any, carrier: MessageCarrier, first_tag: int, empty: Callable[[int], Any]
+        self,
+        given: Any,
+        output: Any,
+        carrier: MessageCarrier,
+        first_tag: int,
+        empty: Callable[[int], Any],
+        separate: bool = False,
     ) -> None:
-        """Run on flat tensors, which may overlap. No tensor is changed after it was sent; the output comes last."""
+        """Run on flat tensors, which may overlap unless they are `separate`: data is then received into the output.
+
+        No tensor is changed after it was sent; the output comes last.
+        """
         values: list[Any] = [None] * self.slots
+        there: dict[int, Any] = {}  # start: a part of the output that was received there
         for level in self.levels:
             carrier.begin()
             for step in level.steps:
                 if type(step) is _Send:
-                    slot = step.slot
-                    value = values[slot]
+                    value = values[step.slot]
                     if value is None:
-                        start, count = self.taken[slot]
-                        if count != self.sizes[0]:
-                            value = given.as_strided((count,), _NEXT, given.storage_offset() + start)
-                        else:
-                            value = given
-                        values[slot] = value
+                        value = values[step.slot] = self._value(step.slot, values, given)
                     carrier.post_send(value, step.peer, first_tag + step.tag)
                 elif type(step) is _Combine:
                     self._combine(step, values, given)
             for receive in level.receives:
-                value = values[receive.slot] = empty(receive.count)
+                if separate and receive.start >= 0:
+                    value = there[receive.start] = output[receive.start : receive.start + receive.count]
+                else:
+                    value = empty(receive.count)
+                values[receive.slot] = value
                 carrier.post_receive(value, receive.peer, first_tag + receive.tag)
             carrier.wait()
-        self._finish(given, output, values)
+        self._finish(given, output, values, there, None if separate else empty)
 
     def _value(self, slot: int, values: list[Any], given: Any) -> Any:
         if (value := values[slot]) is not None:
             return value
         start, count = self.taken[slot]
-        return given[start : start + count]
+        return given if count == self.sizes[0] else given[start : start + count]
 
     def _combine(self, step: _Combine, values: list[Any], given: Any) -> None:
         parts = step.parts + ((step.slot,) if step.add else ())
         total, may_change = self._value(parts[0], values, given), step.received
         for part in parts[1:]:
             value = self._value(part, values, given)
-            total, may_change = total.add_(value) if may_change else total + value, True
+            if may_change:
+                total += value
+            else:
+                total, may_change = total + value, True
         values[step.slot] = total
 
-    def _finish(self, given: Any, output: Any, values: list[Any]) -> None:
-        """Write the output. What comes from the input is read before, since the two may overlap."""
-        parts = [(start, given[here : here + length].clone()) for here, start, length in self.kept]
+    def _finish(
+        self, given: Any, output: Any, values: list[Any], there: dict[int, Any], empty: Callable[[int], Any] | None
+    ) -> None:
+        """Write the output. What comes from the input is copied before if the two may overlap."""
+        parts = [(start, self._copied(given[here : here + n], n, empty)) for here, start, n in self.kept]
         for place in self.placed:
             value = self._value(place.slot, values, given)
-            parts.append((place.start, value.clone() if place.from_input else value))
+            if value is not there.get(place.start):
+                parts.append((place.start, self._copied(value, place.length, empty if place.from_input else None)))
         for start, part in parts:
-            output[start : start + part.numel()].copy_(part)
+            output[start : start + len(part)] = part
+
+    def _copied(self, part: Any, count: int, empty: Callable[[int], Any] | None) -> Any:
+        if empty is None:
+            return part
+        copy = empty(count)
+        copy[:] = part
+        return copy
 
 
 def rank_program(program: MessageProgram, layout: ElementLayout, rank: int) -> RankProgram:
@@ -189,7 +240,7 @@ def rank_program(program: MessageProgram, layout: ElementLayout, rank: int) -> R
             else:
                 steps.append(_Send(source, step.dst_process, step.tag))
         receives = tuple(
-            _Receive(slot("message", m.tag), layout.chunk_count[m.chunk], m.src_process, m.tag)
+            _Receive(slot("message", m.tag), layout.chunk_count[m.chunk], m.src_process, m.tag, _start(layout, rank, m))
             for m in level.receives
             if layout.chunk_count[m.chunk]
         )
@@ -205,5 +256,12 @@ def rank_program(program: MessageProgram, layout: ElementLayout, rank: int) -> R
             raise ScheduleError(f"gpu{rank} ends without chunk {chunk}")
         placed.append(_Place(at, place.start, place.stop - place.start, at in inputs))
     kept = tuple((here.start, to.start, here.stop - here.start) for owner, here, to in layout.kept if owner == rank)
-    sizes = layout.input_count[rank], layout.output_count[rank]
+    takes_part = rank < len(layout.input_count)  # other processes only act as memories and relays
+    sizes = (layout.input_count[rank], layout.output_count[rank]) if takes_part else (0, 0)
     return RankProgram(len(slots), taken, tuple(levels), tuple(placed), tuple(k for k in kept if k[2]), sizes)
+
+
+def _start(layout: ElementLayout, rank: int, message: Message) -> int:
+    """Where the output has the chunk of a message that arrives as it is; -1 for parts of sums, and for relays."""
+    place = layout.placed.get((rank, message.chunk)) if message.dst == rank else None
+    return -1 if place is None or len(layout.demand.sources(message.chunk)) > 1 else int(place.start)

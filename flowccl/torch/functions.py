@@ -3,7 +3,8 @@
 from typing import Any
 
 from flowccl.errors import InputError
-from flowccl.run.torch_run import BatchCarrier, import_torch, runner_of
+from flowccl.run.rank_program import BatchCarrier
+from flowccl.run.torch_run import batch_exchange, import_torch, runner_of
 from flowccl.schedule.schedule import Schedule
 
 
@@ -42,4 +43,4 @@ def _run(collective: str, schedule: Schedule, count: int, given: Any, output: An
     if given.dtype != output.dtype:
         raise InputError(f"{collective}: input is {given.dtype}, output is {output.dtype}; they must be equal")
     with import_torch().no_grad():
-        runner_of(schedule).run(dist.get_rank(group), count, given, output, BatchCarrier(group))
+        runner_of(schedule).run(dist.get_rank(group), count, given, output, BatchCarrier(batch_exchange(group)))

@@ -1,9 +1,7 @@
 """`flowccl run PLAN --on gloo`: one process per rank, data of known values, every byte compared."""
 
-import multiprocessing
 import tempfile
 import time
-import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,8 @@ from flowccl.files import read_json, write_json
 from flowccl.resharding.plan import ReshardPlan
 from flowccl.resharding.plan_files import load_plan, save_plan
 from flowccl.resharding.reference import rank_values
-from flowccl.run.launch import error_line
-from flowccl.run.processes import wait_for
+from flowccl.run.backends import Backend
+from flowccl.run.launch import run_processes
 from flowccl.run.torch_run import import_torch
 from flowccl.torch.resharding import run_rank
 
@@ -38,48 +36,32 @@ class RankOutcome:
 
 def run_on_gloo(plan: ReshardPlan) -> list[RankOutcome]:
     """Run a plan in one gloo process per rank of its machine; return what each rank reports."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "flowccl.torch.resharding_run"])
     with tempfile.TemporaryDirectory(prefix="flowccl-run-") as name:
         folder = Path(name)
         save_plan(plan, folder / "plan.json")
-        started = [
-            context.Process(target=_run_one, args=(rank, plan.ranks, name), daemon=True) for rank in range(plan.ranks)
-        ]
-        for process in started:
-            process.start()
-        wait_for(started)
-        errors = sorted(folder.glob("error-*.txt"))
-        if errors or any(process.exitcode for process in started):
-            raise FlowcclError(f"a gloo process failed: {error_line(errors[0].read_text() if errors else 'no output')}")
+        failure = run_processes("gloo", plan.ranks, "flowccl.torch.resharding_run:run_job", folder)
+        if failure:
+            raise FlowcclError(f"gloo: {failure}")
         return [RankOutcome(**read_json(folder / f"rank-{rank}.json", 10_000)) for rank in range(plan.ranks)]
 
 
-def _run_one(rank: int, ranks: int, folder: str) -> None:
+def run_job(backend: Backend, folder: Path) -> None:
     """One process: its tensors, the run, and the comparison."""
-    try:
-        torch = import_torch()
-        dist = torch.distributed
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
-        plan = load_plan(Path(folder) / "plan.json")
-        have = {name: torch.from_numpy(found) for name, found in _values(plan, rank, "source").items()}
-        right = _values(plan, rank, "target")
-        want = {name: torch.from_numpy(~found) for name, found in right.items()}
-        dist.all_reduce(torch.ones(_WARM_UP))  # connects the ranks before time and memory are measured
-        _reset_peak()
-        before, files, began = _memory_bytes("VmRSS"), _memory_bytes("RssFile"), time.monotonic()
-        run_rank(plan, have, want)
-        seconds, code = time.monotonic() - began, _memory_bytes("RssFile") - files  # code that ran for the first time
-        used = _memory_bytes("VmHWM") - before - max(code, 0)
-        wrong = sum(int((want[name].numpy() != found).sum()) for name, found in right.items())
-        outcome = RankOutcome(rank, sum(found.size for found in right.values()), wrong, seconds, max(used, 0))
-        write_json(Path(folder) / f"rank-{rank}.json", asdict(outcome))
-        dist.barrier()
-        dist.destroy_process_group()
-    except BaseException:
-        Path(folder, f"error-{rank}.txt").write_text(traceback.format_exc())
-        raise
+    torch, rank = import_torch(), backend.process
+    plan = load_plan(folder / "plan.json")
+    have = {name: torch.from_numpy(found) for name, found in _values(plan, rank, "source").items()}
+    right = _values(plan, rank, "target")
+    want = {name: torch.from_numpy(~found) for name, found in right.items()}
+    torch.distributed.all_reduce(torch.ones(_WARM_UP))  # connects the ranks before time and memory are measured
+    _reset_peak()
+    before, files, began = _memory_bytes("VmRSS"), _memory_bytes("RssFile"), time.monotonic()
+    run_rank(plan, have, want)
+    seconds, code = time.monotonic() - began, _memory_bytes("RssFile") - files  # code that ran for the first time
+    used = _memory_bytes("VmHWM") - before - max(code, 0)
+    wrong = sum(int((want[name].numpy() != found).sum()) for name, found in right.items())
+    outcome = RankOutcome(rank, sum(found.size for found in right.values()), wrong, seconds, max(used, 0))
+    write_json(folder / f"rank-{rank}.json", asdict(outcome))
+    backend.barrier()
 
 
 def _values(plan: ReshardPlan, rank: int, side: str) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def _kill_a_rank(on: str, part: Path) -> None:
     """Kill one process of the job when it has measured some links."""
     while count_lines(part) < 20:
         time.sleep(0.01)
-    marks = {"mpi": "flowccl.profile.processes", "gloo": "multiprocessing.forkserver"}
+    marks = {"mpi": "flowccl.run.launch", "gloo": "multiprocessing.forkserver"}
     mine = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     table = [line.split(None, 2) for line in mine.splitlines()[1:]]
     parents = {int(pid): int(parent) for pid, parent, *_ in table}
@@ -108,7 +108,7 @@ def test_under_mpiexec_rank_0_writes(tmp_path):
 class SingleProcess:
     """A backend of one process."""
 
-    process = 0
+    process, processes = 0, 1
 
     def allreduce(self, numbers):
         return list(numbers)
@@ -116,7 +116,7 @@ class SingleProcess:
 
 def test_one_process_is_too_few(tmp_path):
     with pytest.raises(InputError, match="a profile needs at least 2 ranks, got 1"):
-        take_measurements(SingleProcess(), 1, "mpi", OPTIONS, tmp_path / "part")
+        take_measurements(SingleProcess(), "mpi", OPTIONS, tmp_path / "part")
 
 
 @needs_mpi

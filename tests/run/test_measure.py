@@ -11,7 +11,7 @@ from flowccl.topology.machines import machine
 class RecordingBackend:
     """Rank 0 of two, which records its operations; the other rank sends ones."""
 
-    process = 0
+    process, processes = 0, 2
 
     def __init__(self):
         self.done = []
