@@ -206,5 +206,5 @@ def _run_rank(on: str, rank: int, count: int, worker: str, folder: Path) -> None
 
 
 if __name__ == "__main__":
-    with joined("mpi") as mine:
-        by_name.load(sys.argv[1])(mine, Path(sys.argv[2]))
+    with joined("mpi") as started:
+        by_name.load(sys.argv[1])(started, Path(sys.argv[2]))
