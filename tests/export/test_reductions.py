@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from flowccl.demand.collectives import collective
-from flowccl.export.formats.read_mscclpp import _parsed_by_operation, parse_mscclpp
+from flowccl.export.formats.read_mscclpp import parse_mscclpp
 from flowccl.export.lowering.balance import balanced
 from flowccl.export.program import lower_program
-from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.interpreter import interpret
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
@@ -122,11 +121,3 @@ def test_repeated_operations_reduce_as_much_at_once_as_keeps_up_with_the_links(G
     assert program.findings == ()
     assert program.program_ps == schedule.finish_ps
     assert max(sources(program.data, "re")) == count
-
-
-def test_both_readers_time_several_sources_alike() -> None:
-    schedule = Engine(planned(4, 1 << 18), Execution(MSCCLPP, 16)).run()
-    assert schedule is not None
-    data = lower_program(schedule).data
-    fast, slow = parse_mscclpp(data, "plan"), _parsed_by_operation(data, "plan")
-    assert estimate_ps(fast, full(4), 1 << 18, MSCCLPP) == estimate_ps(slow, full(4), 1 << 18, MSCCLPP)

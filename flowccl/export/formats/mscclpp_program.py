@@ -75,7 +75,7 @@ def write_plan(
     return WrittenPlan(
         _plan(schedule, execution, layout, body, min_bytes, max_bytes, repetition),
         int(np.bincount(blocks.rank, minlength=1).max()),
-        int((blocks.operations + 2 * blocks.repeats).max(initial=0)),
+        int(blocks.operations.max(initial=0)),
         int(scratch[:gpus].max(initial=0)),
         layout.chunks,
     )
@@ -105,7 +105,7 @@ def _check_limits(blocks: WrittenBlocks, gpus: int, sms: int) -> None:
     """Raise InputError if a threadblock exceeds a limit of the runtime."""
     count = np.bincount(blocks.rank, minlength=gpus)
     limited: list[tuple[str, NDArray[np.int64], int]] = [
-        ("operations per threadblock", blocks.operations + 2 * blocks.repeats, MSCCLPP_LIMITS.steps)
+        ("operations per threadblock", blocks.operations, MSCCLPP_LIMITS.steps)
     ]
     for kind, channels, buffers in (("memory", 0, 2), ("port", 1, 3)):
         limited.append((f"{kind} channels per threadblock", blocks.sizes(channels), CHANNELS_PER_BLOCK))

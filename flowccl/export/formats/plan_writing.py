@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
+from flowccl.export.formats.plan_text import words_of
 from flowccl.export.lowering.actions import Channels
 from flowccl.export.lowering.build import Built
 from flowccl.export.lowering.dependencies import Ordered
@@ -17,8 +18,7 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.topology.neighbours import neighbours
 
 if TYPE_CHECKING:
-    from flowccl.export.formats.plan_character_kernels import Hints
-    from flowccl.export.formats.plan_text_kernels import Words
+    from flowccl.export.formats.plan_text_kernels import Hints
 
 I64 = NDArray[np.int64]
 
@@ -36,7 +36,6 @@ class WrittenBlocks:
     begin: I64
     end: I64
     operations: I64
-    repeats: I64
     table_ptr: I64
     member: I64
     groups: list[tuple[int, ...]]
@@ -63,7 +62,8 @@ def written_blocks(
     unit_bytes: int,
 ) -> WrittenBlocks:
     """Return the text of all threadblocks; with `unit_bytes` they repeat what they do for each part of a chunk."""
-    from flowccl.export.formats.plan_character_kernels import WORDS, PlanActions
+    from flowccl.export.formats.plan_row_kernels import PlanActions
+    from flowccl.export.formats.plan_text_kernels import WORDS
     from flowccl.export.formats.plan_write_kernels import write_operations
 
     count, gpus = len(ordered.block_ptr) - 1, len(schedule.topology.nodes)
@@ -89,9 +89,9 @@ def written_blocks(
     text, rows, ptr, member = write_operations(plan, words_of([*WORDS, *texts]), sizes, most)
     kept = np.flatnonzero(rows[:, 2])
     tables = (5 * kept[:, None] + np.arange(5)).reshape(-1)  # those of the others are empty
-    begin, end, operations, repeats = rows[kept].T
+    begin, end, operations = rows[kept].T
     table_ptr = np.append(ptr[tables], ptr[-1])
-    return WrittenBlocks(text, kept // ordered.blocks, begin, end, operations, repeats, table_ptr, member, groups)
+    return WrittenBlocks(text, kept // ordered.blocks, begin, end, operations, table_ptr, member, groups)
 
 
 def _most(plan: Any) -> int:
@@ -126,7 +126,7 @@ def _chosen(memory: Sequence[I64], port: Sequence[I64], is_port: NDArray[np.bool
 
 def _hints(schedule: Schedule, built: Built, width: int, first: int) -> tuple["Hints", list[str]]:
     """The start, rate and path of each message as its threadblocks have them, and further words, from `first` on."""
-    from flowccl.export.formats.plan_character_kernels import Hints
+    from flowccl.export.formats.plan_text_kernels import Hints
 
     is_nic, times = built.is_proxied, built.times
     rates, rate = np.unique(np.where(is_nic, built.rate_GBps, built.rate_GBps / width), return_inverse=True)
@@ -144,11 +144,3 @@ def _paths(schedule: Schedule, built: Built) -> tuple[list[str], I64]:
     named = np.isin(pair, near.src[several].astype(np.int64) * nodes + near.end[several])
     texts = [f',"links":{list(schedule.routes.links(r))}' if n else "" for r, n in zip(routes, named, strict=True)]
     return texts, number.reshape(-1)
-
-
-def words_of(values: Sequence[str]) -> "Words":
-    """Return words as the compiled part takes them."""
-    from flowccl.export.formats.plan_text_kernels import Words
-
-    text = np.frombuffer("".join(values).encode(), dtype=np.uint8)
-    return Words(text, pointers([len(value) for value in values]))

@@ -1,11 +1,11 @@
 """MSCCL++ execution plans (JSON, v0.8 and later) as a program.
 
 Supported are the operations that move data between two GPUs, on one or through a switch, and those that order them; of
-the packets, those that flowccl writes. Pipelines become loops (plan_loops.py). Barriers are not supported.
+the packets, those that flowccl writes. Pipelines become loops. Barriers are not supported.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from flowccl.errors import FileError
 from flowccl.export.formats.plan_fields import PlanError, blocks_of, field_of, number_of, numbers_of
-from flowccl.export.formats.plan_loops import without_pipelines
-from flowccl.export.formats.plan_table import LazySteps, PlanTables, scanned
-from flowccl.export.formats.read_operations import OperationReader, PlanBlock, PlanChannel, SwitchChannel, within_limit
-from flowccl.export.formats.read_packets import connect_packets
+from flowccl.export.formats.plan_steps import PlanSteps
+from flowccl.export.formats.plan_tables import BlockTables, PlanChannel
+from flowccl.export.formats.plan_text import PlanOperations, scanned, written_again
 from flowccl.export.garbage import few_collections
-from flowccl.export.proof.program import Operation, RuntimeProgram
-from flowccl.export.proof.steps import StepArrays
+from flowccl.export.proof.program import RuntimeProgram
+from flowccl.export.proof.steps import StepObjects
 from flowccl.files import parse_json, read_bytes
 from flowccl.memory import VARIABLE, available_bytes
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS
@@ -28,7 +27,7 @@ from flowccl.units import format_bytes
 
 MAX_PLAN_BYTES = 2_000_000_000
 
-_ARRAYS, _OPERATIONS = 9, 30  # bytes of memory for a byte of text, at most: read as arrays, or operation by operation
+_ARRAYS, _OBJECTS = 9, 30  # bytes of memory for a byte of text, at most: in flowccl's form, or in another one
 
 
 def read_mscclpp(path: str | Path) -> RuntimeProgram:
@@ -39,33 +38,21 @@ def read_mscclpp(path: str | Path) -> RuntimeProgram:
 def parse_mscclpp(data: bytes, name: str) -> RuntimeProgram:
     """Return the program in the text of an MSCCL++ plan.
 
-    Usual plans are read as arrays; the others operation by operation, which also finds what is wrong with them. Raise
-    FileError where the memory does not suffice.
+    Raise FileError where something is wrong with its form, or where the memory does not suffice.
     """
     _check_memory(data, name, _ARRAYS)
-    try:
-        data, unit_bytes = without_pipelines(data, name)
-    except PlanError as error:
-        raise FileError(f"{name}: {error}") from None
     with few_collections():
-        program = _parsed_as_arrays(data) or _parsed_by_operation(data, name)
-    program.unit_bytes = unit_bytes
-    return program
-
-
-def _parsed_as_arrays(data: bytes) -> RuntimeProgram | None:
-    """Return the program with its steps as arrays; None where something in the text is wrong or unusual."""
-    found = scanned(data)
-    if found is None:
-        return None
-    try:
-        reader = _PlanReader(parse_json(found[0], "plan"), found[1])
-    except (FileError, PlanError):
-        return None
-    if reader.table is None or reader.program.findings:
-        return None
-    reader.program.operations = LazySteps(reader.table, lambda: _parsed_by_operation(data, "plan").operations)
-    return reader.program
+        found, value = scanned(data), None
+        if found is not None:
+            with suppress(FileError):  # the whole text says where
+                value = parse_json(found[0], name)
+        if value is None:
+            _check_memory(data, name, _OBJECTS)
+            found, value = None, parse_json(data, name)
+        try:
+            return _PlanReader(value, None if found is None else found[1]).program
+        except PlanError as error:
+            raise FileError(f"{name}: {error}") from None
 
 
 def _check_memory(data: bytes, name: str, times: int) -> None:
@@ -76,15 +63,6 @@ def _check_memory(data: bytes, name: str, times: int) -> None:
             f"{name}: reading this plan takes about {format_bytes(needed)} of memory, "
             f"{format_bytes(int(available))} are available; set {VARIABLE}"
         )
-
-
-def _parsed_by_operation(data: bytes, name: str) -> RuntimeProgram:
-    _check_memory(data, name, _OPERATIONS)
-    value = parse_json(data, name)
-    try:
-        return _PlanReader(value).program
-    except PlanError as error:
-        raise FileError(f"{name}: {error}") from None
 
 
 def _parts_of(plan: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -104,6 +82,13 @@ def _parts_of(plan: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     return start, rate
 
 
+class _SwitchChannel(NamedTuple):
+    """A channel of a GPU to a switch: a buffer of all GPUs of a group."""
+
+    buffer: str
+    ranks: tuple[int, ...]
+
+
 class _GpuTables(NamedTuple):
     """What the tables of the threadblocks of a GPU name: its channels by type, and buffers of other GPUs."""
 
@@ -112,11 +97,10 @@ class _GpuTables(NamedTuple):
 
 
 class _PlanReader:
-    """Converts a plan to a program; with `tables`, its operations were read before, and become a table."""
+    """Converts a plan to a program; with `found`, its operations were read before, in the order of threadblocks."""
 
-    def __init__(self, plan: Any, tables: PlanTables | None = None) -> None:
-        self.tables = tables
-        self.table: StepArrays | None = None
+    def __init__(self, plan: Any, found: PlanOperations | None) -> None:
+        self.has_numbers, self.texts, self.units = found is not None, list[str](), set[int]()
         ours = {theirs: name for name, theirs in MSCCLPP_LIMITS.collectives.items()}
         collective = field_of(plan, "collective", str, "plan")
         if collective not in ours:
@@ -147,23 +131,22 @@ class _PlanReader:
         for rank, (i, o, _) in enumerate(counts):
             if not i or not o:
                 self.program.found("limit", f"gpu {rank}: input_chunks and output_chunks must be at least 1")
-        self.groups: list[list[SwitchChannel]] = [self._switch_channels(gpu, r) for r, gpu in enumerate(gpus)]
+        self.groups = [self._switch_channels(gpu, rank) for rank, gpu in enumerate(gpus)]
         self._check_groups()
-        self.semaphores: dict[Hashable, Counter[tuple[str, int]]] = defaultdict(Counter)
-        self.operations: list[Operation] = []
-        self.program.operations = self.operations
+        self.tables = BlockTables()
         for rank, gpu in enumerate(gpus):
             self._gpu(gpu, rank)
-        if tables is not None:
-            self.table = tables.table(self.program, plan.get("max_message_size", 2**64 - 1))
-            return
-        connect_packets(self.program, plan.get("max_message_size", 2**64 - 1))
-        for key, users in self.semaphores.items():
-            for name in ("sem_acquire", "sem_release"):
-                if len({block for used, block in users if used == name}) > 1:
-                    raise PlanError(f"semaphore {key}: {name} by several threadblocks is not supported")
+        if found is None:
+            if len(self.units) > 1:
+                raise PlanError(f"pipelines with different units are not supported, got {sorted(self.units)}")
+            again = scanned("\n".join([*self.texts, ""]).encode())
+            assert again is not None
+            found = again[1]
+        self.program.unit_bytes = found.unit_bytes
+        steps = PlanSteps(self.program, self.tables, found.rows, found.first, found.rates)
+        self.program.operations = StepObjects(steps.table(plan.get("max_message_size", 2**64 - 1)))
 
-    def _switch_channels(self, gpu: Any, rank: int) -> list[SwitchChannel]:
+    def _switch_channels(self, gpu: Any, rank: int) -> list[_SwitchChannel]:
         where, found = f"gpu {rank}", []
         for channel in field_of(gpu, "channels", list, where):
             if field_of(channel, "channel_type", str, where) == "switch":
@@ -173,7 +156,7 @@ class _PlanReader:
                 for group in field_of(channel, "rank_groups", list, where):
                     number_of(group, "size", where, 1)
                     ranks = numbers_of(group, "ranks", where, 0, self.program.num_gpus - 1)
-                    found.append(SwitchChannel(buffer, tuple(ranks)))
+                    found.append(_SwitchChannel(buffer, tuple(ranks)))
         return found
 
     def _check_groups(self) -> None:
@@ -214,37 +197,37 @@ class _PlanReader:
         for number, block in enumerate(field_of(gpu, "threadblocks", list, where)):
             if number_of(block, "id", f"{where} threadblock {number}") != number:
                 raise PlanError(f"{where} threadblock {number}: id must be its index in the list, got {block['id']}")
-            self._block(block, PlanBlock(rank, number, semaphores), _GpuTables(channels, remote))
+            self._block(block, rank, semaphores, _GpuTables(channels, remote), f"{where} threadblock {number}")
 
-    def _block(self, block: Any, own: PlanBlock, gpu: _GpuTables) -> None:
+    def _block(self, block: Any, rank: int, semaphores: int, gpu: _GpuTables, where: str) -> None:
         """Read the tables of a threadblock and its operations."""
-        where = str(own)
-        self._name_channels(block, own, gpu.channels)
+        self.tables.begin(rank, semaphores)
+        for table in field_of(block, "channels", list, where):
+            self._name_channels(table, rank, gpu.channels, where)
         for table in block.get("remote_buffer_refs", []):
             kind = field_of(table, "access_channel_type", str, where)
+            if kind not in gpu.channels:
+                raise PlanError(f"{where}: access_channel_type must be memory or port, got {kind[:40]!r}")
             ids = numbers_of(table, "remote_buffer_ids", where, 0, len(gpu.buffers) - 1)
-            own.buffers.setdefault(kind, []).extend(gpu.buffers[i] for i in ids)
-        if self.tables is not None:
-            if field_of(block, "ops", int, where) != len(self.tables.rank):
+            self.tables.add_buffers(list(gpu.channels).index(kind), [gpu.buffers[i] for i in ids])
+        if self.has_numbers:
+            if field_of(block, "ops", int, where) != len(self.tables.rank) - 1:
                 raise PlanError(f"{where}: ops are not in order")
-            groups = [(switch.buffer, switch.ranks) for switch in own.switches]
-            self.tables.add(own.rank, own.channels, own.buffers, groups, own.semaphores)
             return
-        reader = OperationReader(self.program, own, self.semaphores)
-        self.operations += reader.read(field_of(block, "ops", list, where))
+        self.texts.append(written_again(field_of(block, "ops", list, where), self.units, where))
 
-    def _name_channels(self, block: Any, own: PlanBlock, channels: dict[str, list[PlanChannel]]) -> None:
-        """Add the channels and the switches that the operations of a threadblock name by their places."""
-        where = str(own)
-        for table in field_of(block, "channels", list, where):
-            kind = field_of(table, "channel_type", str, where)
-            if kind not in own.channels and kind != "switch":
-                raise PlanError(f"{where}: channel_type must be memory, port or switch, got {kind[:40]!r}")
-            high = len(self.groups[own.rank] if kind == "switch" else channels[kind]) - 1
-            ids = numbers_of(table, "channel_ids", where, 0, high)
+    def _name_channels(self, table: Any, rank: int, channels: dict[str, list[PlanChannel]], where: str) -> None:
+        """Add the channels or the switches that the operations of a threadblock name by their places."""
+        kind = field_of(table, "channel_type", str, where)
+        if kind not in channels and kind != "switch":
+            raise PlanError(f"{where}: channel_type must be memory, port or switch, got {kind[:40]!r}")
+        high = len(self.groups[rank] if kind == "switch" else channels[kind]) - 1
+        count = 0
+        for i in numbers_of(table, "channel_ids", where, 0, high):
             if kind == "switch":
-                own.switches.extend(self.groups[own.rank][i] for i in ids)
+                count = self.tables.add_switch(*self.groups[rank][i])
             else:
-                own.channels[kind] += [channels[kind][i] for i in ids]
-            count = len(own.switches if kind == "switch" else own.channels[kind])
-            within_limit(self.program, "channels per threadblock", count, CHANNELS_PER_BLOCK, where)
+                count = self.tables.add_channel(list(channels).index(kind), channels[kind][i])
+        if count > CHANNELS_PER_BLOCK:
+            words = f"{where}: channels per threadblock: {count}, but mscclpp allows at most {CHANNELS_PER_BLOCK}"
+            self.program.found("limit", words)

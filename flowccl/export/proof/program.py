@@ -26,12 +26,7 @@ class Operation:
     step that `is_published`. Cells in `lingers` are read asynchronously after the step, until its data is received or
     step `flushed_by` of the same threadblock is complete. `group` are the ranks whose memory an operation of a switch
     accesses together. A step that sends `packets` sends twice the bytes, and its data needs no signal. `label` is the
-    file's name for the place of the step, if that is not a threadblock. A step completes all puts before it on the
-    connections that it `flushes`. `start_ps`, `GBps` and `links` are the earliest start, the rate and the path of a
-    send in the schedule from which the file was made, 0 or none where the file does not say it; `message` is the number
-    of the message there, or -1.
-    A step that `leaves` only separates this call from the next. `is_proxied` says whether a send goes through the proxy
-    of a NIC; None where the file does not say it.
+    file's name for the place of the step, if that is not a threadblock.
     """
 
     rank: int
@@ -50,25 +45,10 @@ class Operation:
     label: str = ""
     group: tuple[int, ...] = ()
     packets: bool = False
-    flushes: list[Hashable] = field(default_factory=list)
-    start_ps: int = 0
-    GBps: float = 0.0
-    links: tuple[int, ...] = ()
-    message: int = -1
-    leaves: bool = False
-    is_proxied: bool | None = None
 
     def __str__(self) -> str:
         place = self.label or f"threadblock {self.block} step {self.index}"
         return f"gpu {self.rank} {place} ({self.name})"
-
-    def reads(self) -> set[Cell]:
-        """Return the cells that the step reads."""
-        return {source for _, sources in self.assigns for source in sources if not isinstance(source, int)}
-
-    def writes(self) -> set[Cell]:
-        """Return the cells that the step writes."""
-        return {target for target, _ in self.assigns if not isinstance(target, int)}
 
 
 @dataclass(frozen=True, slots=True)

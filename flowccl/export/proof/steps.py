@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,11 @@ def cell_of(code: int) -> Cell:
 def owners(ptr: I64) -> I64:
     """Return the list to which each member belongs."""
     return np.repeat(np.arange(len(ptr) - 1, dtype=np.int64), np.diff(ptr))
+
+
+def by_step(step: I64, key: I64, count: int) -> tuple[I64, I64]:
+    """Return lists of steps, from their members in any order: where each begins, and the members."""
+    return pointers(np.bincount(step, minlength=count)), key[np.argsort(step, kind="stable")]
 
 
 def distinct(*columns: NDArray[Any]) -> tuple[I64, I64]:
@@ -128,23 +134,68 @@ class StepArrays:
         is_new[1:] = (np.diff(step) != 0) | (np.diff(cell) != 0)
         return step[is_new], cell[is_new]
 
+    def operation(self, n: int) -> Operation:
+        """Return a step as an object."""
+        rank, (low, high) = int(self.rank[n]), self.assign_ptr[n : n + 2].tolist()
+        targets = [cell_of(cell) for cell in self.target[low:high].tolist()]
+        at, cells = self.source_ptr[low : high + 1].tolist(), self.source
+        read = [tuple(cell_of(cell) for cell in cells[a:b].tolist()) for a, b in pairwise(at)]
+        push, pop = (
+            [self.connections[key] for key in keys[ptr[n] : ptr[n + 1]].tolist()]
+            for ptr, keys in ((self.push_ptr, self.push), (self.pop_ptr, self.pop))
+        )
+        return Operation(
+            rank,
+            int(self.thread[n] - self.thread[np.searchsorted(self.rank, rank)]),
+            int(self.index[n]),
+            self.names[self.name[n]],
+            [*zip(targets, read, strict=True)],
+            push,
+            pop,
+            size=int(self.size[n]),
+            lingers={cell for row in read for cell in row} if self.lingers[n] else set(),
+            flushed_by=int(self.flushed_by[n]),
+            sends_to=int(self.sends_to[n]),
+            group=self.groups[self.group[n]][0] if self.group[n] >= 0 else (),
+            packets=bool(self.packets[n]),
+        )
+
     def step_at(self) -> dict[tuple[int, int], int]:
         """Return the step at each (threadblock, place in it)."""
         keys = zip(self.thread.tolist(), self.index.tolist(), strict=True)
         return {key: n for n, key in enumerate(keys)}
 
 
+class StepObjects(Sequence[Operation]):
+    """The steps of a table as objects, which are made when they are asked for."""
+
+    def __init__(self, table: StepArrays) -> None:
+        self.table = table
+        self._made: dict[int, Operation] = {}
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, n: Any) -> Any:
+        if isinstance(n, slice):
+            return [self[k] for k in range(*n.indices(len(self)))]
+        if not 0 <= n < len(self):
+            raise IndexError(n)
+        if n not in self._made:
+            self._made[n] = self.table.operation(n)
+        return self._made[n]
+
+
 def table_of(program: RuntimeProgram) -> StepArrays:
     """Return the steps of a program as arrays."""
-    made = getattr(program.operations, "table", None)
-    return made if isinstance(made, StepArrays) else _converted(program.operations)
+    steps = program.operations
+    return steps.table if isinstance(steps, StepObjects) else _converted(steps)
 
 
 def _converted(operations: Sequence[Operation]) -> StepArrays:
     threads: dict[tuple[int, int], int] = {}
     names: dict[str, int] = {}
-    groups: dict[tuple[tuple[int, ...], bool], int] = {}
-    paths: dict[tuple[int, ...], int] = {}
+    none, minus = np.zeros(len(operations), dtype=np.int64), np.full(len(operations), -1)
     connections: dict[Hashable, int] = {}
     thread = [threads.setdefault((o.rank, o.block), len(threads)) for o in operations]
     push, pop = ([connections.setdefault(key, len(connections)) for o in operations for key in getattr(o, name)]
@@ -157,20 +208,18 @@ def _converted(operations: Sequence[Operation]) -> StepArrays:
         names=list(names),
         size=_ints(o.size for o in operations),
         sends_to=_ints(o.sends_to for o in operations),
-        group=_ints(
-            groups.setdefault((o.group, o.name == "glres"), len(groups)) if o.group else -1 for o in operations
-        ),
-        groups=list(groups),
-        packets=np.array([o.packets for o in operations], dtype=np.bool_),
-        lingers=np.array([bool(o.lingers) for o in operations], dtype=np.bool_),
-        flushed_by=_ints(o.flushed_by for o in operations),
-        start_ps=_ints(o.start_ps for o in operations),
-        GBps=np.array([o.GBps for o in operations], dtype=np.float64),
-        message=_ints(o.message for o in operations),
-        leaves=np.array([o.leaves for o in operations], dtype=np.bool_),
-        path=_ints(paths.setdefault(o.links, len(paths)) if o.links else -1 for o in operations),
-        paths=list(paths),
-        is_proxied=_ints(-1 if o.is_proxied is None else int(o.is_proxied) for o in operations),
+        group=minus,
+        groups=[],
+        packets=none > 0,
+        lingers=none > 0,
+        flushed_by=minus,
+        start_ps=none,
+        GBps=np.zeros(len(operations)),
+        message=minus,
+        leaves=none > 0,
+        path=minus,
+        paths=[],
+        is_proxied=minus,
         assign_ptr=pointers([len(o.assigns) for o in operations]),
         target=_ints(code_of(target) for o in operations for target, _ in o.assigns),
         source_ptr=pointers([len(sources) for o in operations for _, sources in o.assigns]),
@@ -181,7 +230,7 @@ def _converted(operations: Sequence[Operation]) -> StepArrays:
         pop_ptr=pointers([len(o.pops) for o in operations]),
         pop=_ints(pop),
         connections=list(connections),
-        by_proxy=_ints(_by_proxy(key) for key in connections),
+        by_proxy=_ints(by_proxy(key) for key in connections),
     )
 
 
@@ -189,6 +238,6 @@ def _ints(values: Iterable[int]) -> I64:
     return np.array(list(values), dtype=np.int64)
 
 
-def _by_proxy(key: Hashable) -> int:
-    """Whether a connection is that of a proxy; -1 if its name does not say so."""
+def by_proxy(key: Hashable) -> int:
+    """Return whether a connection is that of a proxy; -1 if its name does not say so."""
     return int(key[3] == "port") if isinstance(key, tuple) and key[0] == "signal" else -1

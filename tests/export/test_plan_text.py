@@ -1,13 +1,13 @@
-"""MSCCL++ plans that are read as arrays: the same steps as those that are read one by one, and what is left to that."""
+"""MSCCL++ plans: the same steps, however the text is written, and what is wrong with them."""
 
+import json
 from dataclasses import fields
 
 import numpy as np
 import pytest
 
 from flowccl.errors import FileError
-from flowccl.export.formats.plan_table import LazySteps
-from flowccl.export.formats.read_mscclpp import _parsed_as_arrays, _parsed_by_operation, parse_mscclpp
+from flowccl.export.formats.read_mscclpp import parse_mscclpp
 from flowccl.export.program import lower_program
 from flowccl.export.proof.steps import StepArrays, table_of
 from tests.export.test_program import random_case
@@ -34,37 +34,27 @@ def facts(table: StepArrays) -> dict[str, object]:
 
 
 def agree(data: bytes) -> None:
-    fast, slow = _parsed_as_arrays(data), _parsed_by_operation(data, "plan")
-    assert fast is not None
-    assert isinstance(fast.operations, LazySteps)
-    assert facts(table_of(fast)) == facts(table_of(slow))
-    assert (fast.counts, fast.chunks, fast.modes, fast.min_bytes) == (
-        slow.counts,
-        slow.chunks,
-        slow.modes,
-        slow.min_bytes,
-    )
+    """A plan as flowccl writes it, and the same as another program might write it, have the same steps."""
+    other = json.dumps(dict(reversed(json.loads(data).items())), indent=1).encode()
+    assert facts(table_of(parse_mscclpp(data, "plan"))) == facts(table_of(parse_mscclpp(other, "plan")))
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 2, 7, 10, 12, 20, *(pytest.param(n, marks=pytest.mark.slow) for n in range(24, 60))]
-)
-def test_both_readers_read_the_same_steps(seed: int) -> None:
+@pytest.mark.parametrize("seed", [0, 7, 10, *(pytest.param(n, marks=pytest.mark.slow) for n in range(24, 30))])
+def test_both_forms_have_the_same_steps(seed: int) -> None:
     agree(lower_program(random_case(seed)).data)
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "allgather"])
-def test_both_readers_read_the_same_operations_of_switches(collective: str) -> None:
+def test_both_forms_have_the_same_operations_of_switches(collective: str) -> None:
     agree(lower_program(switched("dgx_h100:2", collective)).data)
 
 
-def test_objects_are_made_when_one_is_asked_for() -> None:
+def test_steps_as_objects() -> None:
     program = parse_mscclpp(lower_program(random_case(1)).data, "plan")
-    assert isinstance(program.operations, LazySteps)
-    assert program.operations.table is not None
-    assert str(program.operations[0]).startswith("gpu 0 threadblock 0 step 0 (")
-    assert program.operations.table is None  # a test may change the objects
-    assert len(table_of(program)) == len(program.operations)
+    first = program.operations[0]
+    assert str(first).startswith("gpu 0 threadblock 0 step 0 (")
+    assert program.operations[0] is first
+    assert len(table_of(program)) == len(program.operations) == len(list(program.operations))
 
 
 @pytest.mark.parametrize(
@@ -81,10 +71,9 @@ def test_objects_are_made_when_one_is_asked_for() -> None:
         (b"]}\n", b"]", "not JSON"),
     ],
 )
-def test_what_is_wrong_is_left_to_the_other_reader(old: bytes, new: bytes, words: str) -> None:
+def test_what_is_wrong_is_named(old: bytes, new: bytes, words: str) -> None:
     data = lower_program(random_case(1)).data
     assert old in data
     changed = data.replace(old, new, 1)
-    assert _parsed_as_arrays(changed) is None
     with pytest.raises(FileError, match=words):
         parse_mscclpp(changed, "plan")
