@@ -78,7 +78,7 @@ class Carrier:
         search = _VariantSearch(self, schedule, variant)
         if search.best is None and self.known:
             search.narrow(self._widths(schedule))
-        best_ps = min(self.best_ps.values(), default=NEVER)
+        best_ps = min(list(self.best_ps.values()), default=NEVER)  # a copy: other threads add to it
         if key not in self.known and search.best is not None and search.best.finish_ps > _FAR * best_ps:
             return search.best
         is_near = search.best is None or search.best.finish_ps <= _NEAR * self.best_ps.get(key, search.best.finish_ps)
