@@ -36,7 +36,7 @@ def step_work_s(name: str, demand: Demand, *, first: bool, times: float = 1.0) -
     factor = 0.2 if name == REFINE else _FIRST * work if first else 1.0
     if traits.grows or (is_unicast and traits.unicast_grows):
         factor *= max(demand.num_gpus / _LARGE, 1.0)
-    return max((_STEP_S + _DELIVERY_S * entries) * factor, traits.step_s)
+    return (_STEP_S + _DELIVERY_S * entries) * factor
 
 
 @dataclass(eq=False)

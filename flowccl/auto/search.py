@@ -85,7 +85,7 @@ class PortfolioSearch(SearchState):
 
     def _round(self) -> list[tuple[Arm, int]]:
         """The arms that run next, each with a number of steps; empty where nothing is left to try."""
-        names = [name for name in self._in_time() if not traits_of(name).step_s or len(self.methods) == 1]
+        names = self._in_time()
         if not self.arms:
             quick = [name for name in names if not solves_programs(name)]
             carried = [name for name in names if self.carry is not None and self.is_rated(name)]

@@ -12,7 +12,6 @@ _MOST_FOR_BASELINES = 20_000  # deliveries
 _MOST_PLACED = 500  # deliveries of baselines where links share limits: then their transfers are placed one by one
 _MOST_RING_TRANSFERS = 40_000
 _MOST_IN_WAVES = 5_000  # deliveries
-_MOST_FOR_PROGRAMS = 5_000  # chunks of a time-expanded linear program
 _LARGE_MACHINE = 64  # GPUs
 _MOST_FOR_TREES = 48  # GPUs: packing trees grows with the cube of their number
 _SMALL_ALLREDUCE, _TINY_ALLREDUCE = 20.0, 2.0  # time of the bytes over the latency
@@ -199,12 +198,6 @@ def suits_one_shot(problem: Problem) -> bool:
 def has_reducing_switch(problem: Problem) -> bool:
     """All ranks of an allreduce share a switch that reduces and copies."""
     return _is_allreduce_on_links(problem) and problem.reducing_switch is not None
-
-
-def suits_time_expanded_lp(problem: Problem) -> bool:
-    """A moderate number of chunks, each with one source and one destination."""
-    unicast = not problem.is_reduction and problem.demand.is_unicast
-    return is_plain_search(problem) and unicast and len(problem.demand) <= _MOST_FOR_PROGRAMS
 
 
 def _is_allreduce_on_links(problem: Problem) -> bool:

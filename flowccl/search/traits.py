@@ -15,7 +15,6 @@ class Traits:
     unicast_work         the same where each chunk goes from one source to one destination, times `first_step_work`
     grows                on large machines, the work for each delivery is in proportion to the number of GPUs
     unicast_grows        the same where each chunk goes from one source to one destination
-    step_s               work of a step in seconds, where it does not depend on the problem; the others begin first
     one_schedule         it has one schedule per chunk count: higher counts are tried only while it is the best
     begins_early         its schedules follow from the structure of the machine: it goes before the searches
     delivery_s           seconds for each delivery where its time is in proportion to them, as measured: then it goes to
@@ -33,7 +32,6 @@ class Traits:
     unicast_work: float = 1.0
     grows: bool = False
     unicast_grows: bool = False
-    step_s: float = 0.0
     delivery_s: float = 0.0
     carried_s: float = 0.0
     one_schedule: bool = False

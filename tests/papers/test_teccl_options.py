@@ -62,7 +62,7 @@ def test_hyper_edges_need_plain_switches():
         ({"objective": "best"}, "objective must be epochs or paper, got 'best'"),
         ({"early_stop": -1.0}, "early_stop must be >= 0, got -1"),
         ({"round_epochs": 0}, "round_epochs must be at least 1, got 0"),
-        ({"epohc": "fast"}, "unknown option 'epohc' of milp, lp and astar; the options are epoch, epochs"),
+        ({"epohc": "fast"}, "unknown option 'epohc' of milp, lp and astar; the options are solver, threads, epoch, epochs"),
     ],
 )
 def test_bad_options(options, words):
@@ -99,10 +99,10 @@ def test_busy_epochs_delays_and_capacities():
     links = [grid.topology.index["gpu0"], grid.topology.index["gpu1"]]
     inside = int(((grid.tail == links[0]) & (grid.head == links[1])).argmax())  # 50 GB/s, 0.7 us
     across = int((grid.tail == 0).nonzero()[0][-1])  # 12.5 GB/s, 1.3 us
-    assert [int(f(1)[inside, 0]) for f in (grid.busy_epochs, grid.capacity, grid.delay)] == [1, 1, 2]
-    assert [int(f(1)[across, 0]) for f in (grid.busy_epochs, grid.capacity, grid.delay)] == [4, 1, 6]
+    assert [int(f[inside]) for f in (grid.busy_epochs, grid.capacity, grid.delay)] == [1, 1, 2]
+    assert [int(f[across]) for f in (grid.busy_epochs, grid.capacity, grid.delay)] == [4, 1, 6]
     slow = make_grid(machine("ndv2:2"), 62_500, TecclOptions(epoch="slow"))
-    assert [int(f(1)[inside, 0]) for f in (slow.busy_epochs, slow.capacity, slow.delay)] == [1, 4, 1]
+    assert [int(f[inside]) for f in (slow.busy_epochs, slow.capacity, slow.delay)] == [1, 4, 1]
 
 
 # -- objectives and searches ------------------------------------------------------------------------------------------

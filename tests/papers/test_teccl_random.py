@@ -1,4 +1,4 @@
-"""Any machine: switches of all kinds, limits, memories, bandwidths that change; every schedule is verified."""
+"""Any machine: switches of all kinds, limits, memories; every schedule is verified."""
 
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
@@ -26,7 +26,7 @@ def check(method: str, name: str, topology: Topology, start: bool) -> None:
 @pytest.mark.parametrize(("method", "name"), CASES)
 def test_all_kinds_of_machines(method: str, name: str) -> None:
     @settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(topologies(max_gpus=3, max_switches=1), st.booleans())
+    @given(topologies(max_gpus=3, max_switches=1, changes=False), st.booleans())
     def some(topology: Topology, start: bool) -> None:
         check(method, name, topology, start)
 
@@ -37,7 +37,7 @@ def test_all_kinds_of_machines(method: str, name: str) -> None:
 @pytest.mark.parametrize(("method", "name"), CASES)
 def test_many_kinds_of_machines(method: str, name: str) -> None:
     @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    @given(topologies(max_gpus=4, max_switches=2), st.booleans())
+    @given(topologies(max_gpus=4, max_switches=2, changes=False), st.booleans())
     def many(topology: Topology, start: bool) -> None:
         check(method, name, topology, start)
 

@@ -15,7 +15,7 @@ from flowccl.papers.sccl.graph import StepGraph
 from flowccl.papers.sccl.options import ScclOptions
 from flowccl.papers.sccl.program import StepPlan, StepProgram
 from flowccl.search.context import SearchContext
-from flowccl.solver import SolverOptions, Status
+from flowccl.solver import Status
 
 Split = tuple[int, ...]
 _FIRST_SLICE_S = 0.5  # of each program; with a good split, those of the paper's machines take 0.1 s
@@ -49,13 +49,7 @@ def decide(
             left_s = context.budget.left_s
             if left_s <= 0 or context.budget.should_stop():
                 return Decision(None)
-            limits = SolverOptions(
-                time_limit_s=min(slice_s, left_s),
-                threads=options.threads,
-                seed=context.seed,
-                first_solution=True,
-                should_stop=context.budget.should_stop,
-            )
+            limits = options.of_solve(context, min(slice_s, left_s), first=True)
             status, plan = program.solve(rounds, split, limits, options.solver)
             if plan is not None:
                 return Decision(plan)

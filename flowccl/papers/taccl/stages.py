@@ -22,7 +22,6 @@ from flowccl.schedule.generation.serial import fits, within_limits
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import concatenate
 from flowccl.search.context import SearchContext
-from flowccl.solver import SolverOptions
 
 _MOST_PAIRS = 400_000  # orbits of (chunk, arc) pairs; beyond, the path encoding is skipped
 _QUICK_SHARE = 0.1  # fraction of the time for merging by trial in auto
@@ -71,7 +70,9 @@ def _stages(
     yield best
     if options.routing == "milp" and len(choices.pair_orbits[1]) <= _MOST_PAIRS and order_s < context.budget.left_s:
         limit = min(options.routing_limit_s or share * context.budget.left_s / 2, context.budget.left_s - order_s)
-        chosen, solution = path_encoding(choices, quick_choice, _solver(options, context, limit), options.solver)
+        chosen, solution = path_encoding(
+            choices, quick_choice, options.of_solve(context, max(limit, 0.1)), options.solver
+        )
         context.notes |= {"routing_status": str(solution.status), "routing_s": round(solution.seconds, 3)}
         encoded = _send_graph(choices, demand, chosen)
         found = _ordered(encoded, context, "path encoding")
@@ -140,21 +141,12 @@ def _merged(
     merged = quick_merges(send_order, over)
     if options.contiguity == "milp" and len(send_order.mergeable):
         left = max(until - context.budget.elapsed_s, 0.1)
-        merged, solution = contiguity_encoding(send_order, merged, _solver(options, context, left), options.solver)
+        merged, solution = contiguity_encoding(send_order, merged, options.of_solve(context, left), options.solver)
         if solution is not None:
             context.notes |= {"contiguity_status": str(solution.status), "contiguity_s": round(solution.seconds, 3)}
     context.notes |= {"sent_together": int(merged.sum())}
     found = send_order.schedule(merged)
     return found if fits(found) else within_limits(found)
-
-
-def _solver(options: TacclOptions, context: SearchContext, seconds: float) -> SolverOptions:
-    return SolverOptions(
-        time_limit_s=max(seconds, 0.1),
-        threads=options.threads,
-        seed=context.seed,
-        should_stop=context.budget.should_stop,
-    )
 
 
 def _allreduce(

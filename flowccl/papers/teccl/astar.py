@@ -7,7 +7,6 @@ arrivals.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from flowccl.papers.teccl.grid_bound import Distances, grid_bound
 from flowccl.papers.teccl.options import TecclOptions
 from flowccl.papers.teccl.plan import GridPlan, transfers_of
 from flowccl.papers.teccl.readback import read_back
-from flowccl.papers.teccl.search import solver_options
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
@@ -37,7 +35,7 @@ def astar(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]
     grid = make_grid(topology, chunk_size(demand), options)
     check_buffers(grid, demand, grid.chunk_bytes)
     distances, bound = Distances.of(grid), grid_bound(grid, demand)
-    length = options.round_epochs or max(2, int(grid.delay(1).max()))
+    length = options.round_epochs or max(2, int(grid.delay.max()))
     state, base, rows = ChunkState.start(demand, topology), 0, []
     solver_s, rounds = 0.0, 0
     while state.missing.any():
@@ -54,7 +52,7 @@ def astar(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]
         if not len(sends[0]):
             length *= 2  # no chunk gets nearer within this many epochs
             continue
-        rows += [(c, links, base + k) for c, links, k in transfers_of(grid, length, *sends)]
+        rows += [(c, links, base + k) for c, links, k in transfers_of(grid, *sends)]
         state, base = _next_state(grid, state, sends, length), base + length
     plan = GridPlan.of(grid, demand, rows)
     schedule = read_back(plan, "astar")
@@ -84,11 +82,12 @@ def _round(
     """Return (chunk, arc, epoch) of the sends of one round."""
     program = CopyProgram(grid, state, distances, length, options, finish=False)
     _reward(program, distances)
-    settings = solver_options(context, options, max(_ROUND_TIME_FRACTION * context.budget.left_s, 0.1))
-    solution = solve(program.model.build(), replace(settings, gap=max(options.early_stop, _ROUND_GAP)), options.solver)
+    seconds = max(_ROUND_TIME_FRACTION * context.budget.left_s, 0.1)
+    settings = options.of_solve(context, seconds, gap=max(options.early_stop, _ROUND_GAP))
+    solution = solve(program.model.build(), settings, options.solver)
     if not solution.has_point:
         raise NothingFoundError(
-            f"a round found no solution in {settings.time_limit_s:.1f} s; increase --time-limit or set --round-epochs"
+            f"a round found no solution in {seconds:.1f} s; increase --time-limit or set --round-epochs"
         )
     return np.nonzero(solution.value(program.send) > 0.5)
 
@@ -125,18 +124,17 @@ def _reward(program: CopyProgram, distances: Distances) -> None:
 def _next_state(grid: Grid, state: ChunkState, sends: RoundSends, length: int) -> ChunkState:
     """Return the state at the start of the next round."""
     chunk, arc, epoch = sends
-    delay, busy_epochs, capacity = grid.delay(length), grid.busy_epochs(length), grid.capacity(length)
     ready = np.where(state.ready < NEVER, np.maximum(state.ready - length, 0), NEVER)
     stored = grid.topology.stores[grid.head[arc]]
-    arrival = np.maximum(epoch + delay[arc, epoch] - length, 0)
+    arrival = np.maximum(epoch + grid.delay[arc] - length, 0)
     np.minimum.at(ready, (chunk[stored], grid.head[arc[stored]]), arrival[stored])
-    most = int(busy_epochs.max() + grid.hop_shift.max(initial=0)) + state.busy.shape[1]
+    most = int(grid.busy_epochs.max() + grid.hop_shift.max(initial=0)) + state.busy.shape[1]
     busy = np.zeros((len(grid.topology.links), most))
     busy[:, : max(state.busy.shape[1] - length, 0)] += state.busy[:, length:]
     for a, k in zip(arc.tolist(), epoch.tolist(), strict=True):
         for hop in range(int(grid.routes.ptr[a]), int(grid.routes.ptr[a + 1])):
             first = k + int(grid.hop_shift[hop]) - length
-            until = first + int(busy_epochs[a, k])
-            busy[grid.hop_link[hop], max(first, 0) : max(until, 0)] += 1.0 / int(capacity[a, k])
+            until = first + int(grid.busy_epochs[a])
+            busy[grid.hop_link[hop], max(first, 0) : max(until, 0)] += 1.0 / int(grid.capacity[a])
     used = np.flatnonzero(busy.any(axis=0))
     return ChunkState(ready, state.wanted, busy[:, : int(used[-1]) + 1 if len(used) else 0])

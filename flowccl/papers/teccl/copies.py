@@ -13,7 +13,8 @@ from flowccl.demand.demand import Demand
 from flowccl.papers.teccl.epochs import Grid, Ints
 from flowccl.papers.teccl.grid_bound import Distances
 from flowccl.papers.teccl.options import TecclOptions
-from flowccl.solver import ProgramBuilder, VariableBlock
+from flowccl.papers.teccl.program import EpochProgram
+from flowccl.solver import VariableBlock
 from flowccl.topology.topology import Topology
 
 NEVER = 2**40
@@ -44,7 +45,7 @@ class ChunkState:
         return np.asarray(self.wanted & (self.ready >= NEVER))
 
 
-class CopyProgram:
+class CopyProgram(EpochProgram):
     """The program for `num_epochs` epochs; with `finish`, every delivery must arrive within them.
 
     Without `finish` (a round of A*), sends start within the epochs and may arrive later.
@@ -60,11 +61,9 @@ class CopyProgram:
         *,
         finish: bool = True,
     ) -> None:
-        self.grid, self.state, self.num_epochs, self.options, self.finish = grid, state, num_epochs, options, finish
-        self.model = ProgramBuilder(maximize=options.objective == "paper" or not finish)
-        self.delay, self.busy_epochs, self.capacity = (
-            f(num_epochs) for f in (grid.delay, grid.busy_epochs, grid.capacity)
-        )
+        maximize = options.objective == "paper" or not finish
+        super().__init__(grid, num_epochs, options, whole=True, maximize=maximize)
+        self.state, self.finish = state, finish
         self.last = num_epochs if finish else num_epochs + int(self.delay.max())
         self._earliest = self._first_epochs(distances)
         self._latest = self._last_epochs(distances)
@@ -73,8 +72,8 @@ class CopyProgram:
         self._buffer_and_destination_rows()
         self._conservation_rows()
         self._switch_rows()
-        self._capacity_rows()
-        self._limit_rows()
+        self.capacity_rows(state.busy)
+        self.limit_rows()
         self._buffer_limit_rows()
 
     # -- which variables exist ----------------------------------------------------------------------------------------
@@ -102,9 +101,10 @@ class CopyProgram:
         grid, epoch = self.grid, np.arange(self.num_epochs)
         has_chunk = self.state.ready < NEVER
         where = (self._earliest[:, grid.tail, None] <= epoch) & ~has_chunk[:, grid.head, None]
-        where &= epoch + self.delay <= self._latest[:, grid.head, None]
+        arrival = epoch + self.delay[:, None]
+        where &= arrival <= self._latest[:, grid.head, None]
         if not self.finish:  # a chunk that enters a switch leaves it in the same round
-            where &= (epoch + self.delay < self.num_epochs) | grid.topology.stores[grid.head][:, None]
+            where &= (arrival < self.num_epochs) | grid.topology.stores[grid.head][:, None]
         return self.model.variables("send", where.shape, upper=1, integer=True, where=where)
 
     def _haves(self) -> VariableBlock:
@@ -123,11 +123,6 @@ class CopyProgram:
         return self.model.variables("have", used.shape, upper=1, where=used)
 
     # -- the constraints ----------------------------------------------------------------------------------------------
-
-    def arrivals(self) -> tuple[NDArray[np.int32], Ints, Ints, Ints]:
-        """Return all sends as (column, chunk, arc, epoch from which the head can send the chunk on)."""
-        chunk, arc, epoch = np.nonzero(self.send.exists)
-        return self.send.columns[chunk, arc, epoch], chunk, arc, epoch + self.delay[arc, epoch]
 
     def _buffer_and_destination_rows(self) -> None:
         """A node has what it had and what it receives.
@@ -189,50 +184,6 @@ class CopyProgram:
         chunk, arc, epoch = np.nonzero(self.send.exists & plain[grid.tail][None, :, None])
         rows.add_at((chunk, grid.tail[arc], epoch), self.send.columns[chunk, arc, epoch], times=-1)
 
-    def _capacity_rows(self) -> None:
-        """A link carries its capacity per epoch; a link slower than an epoch, one chunk at a time (appendix F)."""
-        grid = self.grid
-        busy = self.num_epochs + int(self.busy_epochs.max() + grid.hop_shift.max(initial=0))
-        most = np.ones((len(grid.topology.links), busy))
-        np.maximum.at(most, (grid.hop_link[:, None], np.arange(self.num_epochs)), self.capacity[grid.hop_arc])
-        left = np.ones_like(most)
-        taken = self.state.busy[:, :busy]
-        left[:, : taken.shape[1]] -= taken
-        rows = self.model.rows("link capacity", most.shape, upper=np.floor(most * left + 1e-6))
-        _, arcs, epochs = np.nonzero(self.send.exists)
-        columns = self.send.columns[self.send.exists]
-        for hop in range(len(grid.hop_link)):
-            selected = arcs == grid.hop_arc[hop]
-            epoch, column, link = epochs[selected], columns[selected], int(grid.hop_link[hop])
-            busy_epochs, fits = self.busy_epochs[grid.hop_arc[hop], epoch], self.capacity[grid.hop_arc[hop], epoch]
-            for ahead in range(int(busy_epochs.max(initial=0))):
-                still = busy_epochs > ahead
-                at = epoch[still] + int(grid.hop_shift[hop]) + ahead
-                rows.add_at((np.full(len(at), link), at), column[still], times=most[link, at] / fits[still])
-
-    def _limit_rows(self) -> None:
-        """The links of a limit share its bandwidth."""
-        grid, topology = self.grid, self.grid.topology
-        if not topology.limits:
-            return
-        rate, busy = (
-            grid.rate_GBps(self.num_epochs),
-            self.num_epochs + int(self.busy_epochs.max() + grid.hop_shift.max()),
-        )
-        rows = self.model.rows("limit", (len(topology.limits), busy), upper=1)
-        _, arcs, epochs = np.nonzero(self.send.exists)
-        columns = self.send.columns[self.send.exists]
-        for number, limit in enumerate(topology.limits):
-            for hop in np.flatnonzero(np.isin(grid.hop_link, limit.links)).tolist():
-                selected = arcs == grid.hop_arc[hop]
-                epoch, column = epochs[selected], columns[selected]
-                busy_epochs, fits = self.busy_epochs[grid.hop_arc[hop], epoch], self.capacity[grid.hop_arc[hop], epoch]
-                share = rate[grid.hop_arc[hop], epoch] / limit.bandwidth_GBps / fits
-                for ahead in range(int(busy_epochs.max(initial=0))):
-                    still = busy_epochs > ahead
-                    at = epoch[still] + int(grid.hop_shift[hop]) + ahead
-                    rows.add_at((np.full(len(at), number), at), column[still], times=share[still])
-
     def _buffer_limit_rows(self) -> None:
         """Chunks that a node keeps for other nodes fit its buffer.
 
@@ -267,7 +218,7 @@ class CopyProgram:
         chunk, arc, epoch = np.nonzero(self.send.exists)
         selected = (self.grid.tail[arc] == node) & (place[chunk] >= 0)
         chunk, arc, epoch = chunk[selected], arc[selected], epoch[selected]
-        busy_epochs = self.busy_epochs[arc, epoch]
+        busy_epochs = self.busy_epochs[arc]
         for ahead in range(int(busy_epochs.max(initial=0))):
             still = (busy_epochs > ahead) & (epoch + ahead < self.num_epochs)
             rows = self.model.rows("keep while sending", int(still.sum()), upper=0)
@@ -279,7 +230,5 @@ class CopyProgram:
     def reward_early(self) -> None:
         """The paper's objective: 1 / (k + 1) for every delivery that arrived by the end of epoch k."""
         column, chunk, arc, at = self.arrivals()
-        worth = np.concatenate((np.cumsum(1.0 / np.arange(self.last, 0, -1))[::-1], [0.0]))
         wanted = self.state.missing[chunk, self.grid.head[arc]]
-        # Arrival in epoch `at` means by the end of epoch at - 1: worth 1 / at + ... + 1 / last.
-        self.model.add_cost(column[wanted], worth[np.minimum(at[wanted] - 1, self.last)])
+        self.model.add_cost(column[wanted], self.worth(self.last)[at[wanted]])

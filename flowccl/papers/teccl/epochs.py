@@ -66,51 +66,77 @@ class Grid:
         """Length of an epoch."""
         return ps_to_us(self.epoch_ps)
 
-    # -- per epoch: bandwidths may change over time -------------------------------------------------------------------
+    # -- sends --------------------------------------------------------------------------------------------------------
 
-    def rate_GBps(self, num_epochs: int) -> NDArray[np.float64]:
-        """(arcs, epochs): bandwidth of a send that starts in the epoch; the slowest of its links and limits."""
-        link = _link_GBps(self.topology, self.epoch_ps, num_epochs)
+    @cached_property
+    def rate_GBps(self) -> NDArray[np.float64]:
+        """Bandwidth of a send on each arc: of the slowest of its links and limits."""
+        link = self.topology.link_GBps.copy()
         for limit in self.topology.limits:
             rows = list(limit.links)
             link[rows] = np.minimum(link[rows], limit.bandwidth_GBps)
-        rate = np.minimum.reduceat(link[self.hop_link], self.routes.ptr[:-1], axis=0)
-        if self.topology.changes:  # a send runs at the slowest rate of its epochs; slower sends meet more epochs
-            for _ in range(2):
-                busy = epochs_up(self._send_ps(rate), self.epoch_ps)
-                rate = _slowest_ahead(rate, busy)
-        return np.minimum(rate, self._switch_GBps[:, None])
+        return np.minimum(np.minimum.reduceat(link[self.hop_link], self.routes.ptr[:-1]), self._switch_GBps)
 
-    def busy_epochs(self, num_epochs: int) -> Ints:
-        """(arcs, epochs): epochs that one chunk occupies each link of the arc; 1 if several chunks fit an epoch."""
-        return np.maximum(epochs_up(self._send_ps(self.rate_GBps(num_epochs)), self.epoch_ps), 1)
+    @cached_property
+    def send_ps(self) -> NDArray[np.float64]:
+        """Time that one chunk occupies each arc; an arc through store-and-forward switches takes its links in turn."""
+        shape = route_shape(self.topology, self.routes)
+        segments = np.bincount(shape.segment_route, minlength=self.num_arcs)
+        return np.asarray(segments * (self.chunk_bytes * 1000.0 / self.rate_GBps))
 
-    def capacity(self, num_epochs: int) -> Ints:
-        """(arcs, epochs): number of chunks that may start in one epoch."""
-        return np.maximum(whole_down(self.epoch_ps / self._send_ps(self.rate_GBps(num_epochs))), 1)
+    @cached_property
+    def busy_epochs(self) -> Ints:
+        """Epochs that one chunk occupies each link of the arc; 1 if several chunks fit an epoch."""
+        return np.maximum(epochs_up(self.send_ps, self.epoch_ps), 1)
 
-    def share(self, num_epochs: int) -> NDArray[np.float64]:
-        """(arcs, epochs): chunks per epoch, for rates; may be fractional."""
-        share: NDArray[np.float64] = self.epoch_ps / self._send_ps(self.rate_GBps(num_epochs))
-        return share
+    @cached_property
+    def capacity(self) -> Ints:
+        """Number of chunks that may start on each arc in one epoch."""
+        return np.maximum(np.floor(self.epoch_ps / self.send_ps * (1 + _NOISE)).astype(np.int64), 1)
 
-    def delay(self, num_epochs: int) -> Ints:
-        """(arcs, epochs): number of epochs after which a whole chunk can be sent on."""
-        return self._delay(self._send_ps(self.rate_GBps(num_epochs)))
+    @cached_property
+    def share(self) -> NDArray[np.float64]:
+        """Chunks per epoch, for rates; may be fractional."""
+        return np.asarray(self.epoch_ps / self.send_ps)
 
-    def rate_delay(self, num_epochs: int) -> Ints:
-        """(arcs, epochs): the same for a fraction of a chunk that fits one epoch (section 4.1)."""
-        return self._delay(np.full((self.num_arcs, num_epochs), float(self.epoch_ps)))
+    @cached_property
+    def delay(self) -> Ints:
+        """Number of epochs after which a whole chunk can be sent on."""
+        return self._delay(self.send_ps)
+
+    @cached_property
+    def rate_delay(self) -> Ints:
+        """The same for a fraction of a chunk that fits one epoch (section 4.1)."""
+        return self._delay(np.full(self.num_arcs, float(self.epoch_ps)))
 
     def _delay(self, send_ps: NDArray[np.float64]) -> Ints:
-        busy = np.where(self._goes_on[:, None], 0.0, send_ps)
-        return np.maximum(
-            epochs_up(busy + self.latency_ps[:, None], self.epoch_ps), np.where(self._goes_on, 0, 1)[:, None]
-        )
+        goes_on = self.topology.cuts_through[self.head]  # the chunk is forwarded while it is still arriving
+        epochs = epochs_up(np.where(goes_on, 0.0, send_ps) + self.latency_ps, self.epoch_ps)
+        return np.maximum(epochs, np.where(goes_on, 0, 1))
 
-    def _send_ps(self, rate_GBps: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Time that one chunk occupies the arc; an arc through store-and-forward switches takes its links in turn."""
-        return self._segments[:, None] * (self.chunk_bytes * 1000.0 / rate_GBps)
+    # -- transfers ----------------------------------------------------------------------------------------------------
+
+    def sends_of(self, links: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Return (arc, epochs after the start) of each send of a transfer; KeyError if a link is no arc."""
+        if links not in self._sends:
+            at: dict[int, int] = {}  # epoch in which a switch has the chunk
+            result = []
+            for link in links:  # each after the one that feeds it
+                arc = self._sends[(link,)][0][0]
+                shift = at.get(int(self.topology.link_src[link]), 0)
+                at[int(self.topology.link_dst[link])] = shift + int(self.delay[arc])
+                result.append((arc, shift))
+            self._sends[links] = result
+        return self._sends[links]
+
+    @cached_property
+    def _sends(self) -> dict[tuple[int, ...], list[tuple[int, int]]]:
+        return {self.routes.links(arc): [(arc, 0)] for arc in range(self.num_arcs)}
+
+    def ends_of(self, links: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Return (node, epochs after which it can send the chunk on) of each end of a transfer."""
+        ends = [(int(self.head[arc]), shift + int(self.delay[arc])) for arc, shift in self.sends_of(links)]
+        return [(node, at) for node, at in ends if self.topology.stores[node]]
 
     # -- switches -----------------------------------------------------------------------------------------------------
 
@@ -155,24 +181,14 @@ class Grid:
         )
 
     @cached_property
-    def _goes_on(self) -> NDArray[np.bool_]:
-        """Arcs whose chunk is forwarded while it is still arriving."""
-        return np.asarray(self.topology.cuts_through[self.head])
-
-    @cached_property
-    def _segments(self) -> Ints:
-        shape = route_shape(self.topology, self.routes)
-        return np.bincount(shape.segment_route, minlength=self.num_arcs).astype(np.int64)
-
-    @cached_property
     def _switch_GBps(self) -> NDArray[np.float64]:
         """A cut-through switch is crossed at the speed of its slowest link, so that is the speed of all its links."""
         topology = self.topology
         slowest = np.full(len(topology.nodes), np.inf)
         if self.is_hyper:
             return np.full(self.num_arcs, np.inf)
-        np.minimum.at(slowest, topology.link_dst, topology.link_peak_GBps)
-        np.minimum.at(slowest, topology.link_src, topology.link_peak_GBps)
+        np.minimum.at(slowest, topology.link_dst, topology.link_GBps)
+        np.minimum.at(slowest, topology.link_src, topology.link_GBps)
         slowest[~topology.cuts_through] = np.inf
         for _ in range(len(topology.nodes)):  # switches in a row
             before = slowest.copy()
@@ -244,17 +260,11 @@ def epochs_up(ps: NDArray[np.floating] | NDArray[np.integer], epoch_ps: int) -> 
     return whole
 
 
-def whole_down(ratio: NDArray[np.floating]) -> Ints:
-    """Return the integer part of a ratio of times."""
-    whole: Ints = np.floor(ratio * (1 + _NOISE)).astype(np.int64)
-    return whole
-
-
 def _epoch_ps(topology: Topology, chunk_bytes: float, options: TecclOptions) -> int:
     kind, value = epoch_choice(options.epoch)
     if kind == "us":
         return max(us_to_ps(value), 1)
-    bandwidth = topology.link_GBps.min() if kind == "slow" else topology.link_peak_GBps.max()
+    bandwidth = topology.link_GBps.min() if kind == "slow" else topology.link_GBps.max()
     epoch_ps = chunk_bytes * 1000.0 / bandwidth * value
     if topology.link_latency_ps.max(initial=0) > LONGEST_LATENCY * epoch_ps:
         epoch_ps *= STRETCH
@@ -265,7 +275,7 @@ def _requires_routes(topology: Topology) -> bool:
     """Whether links of different speed meet in a plain cut-through switch, so that each route has its own speed."""
     for node in np.flatnonzero(topology.cuts_through & ~topology.copies).tolist():
         at = (topology.link_src == node) | (topology.link_dst == node)
-        if len(np.unique(topology.link_peak_GBps[at])) > 1:
+        if len(np.unique(topology.link_GBps[at])) > 1:
             return not (topology.copies & ~topology.stores).any()
     return False
 
@@ -276,24 +286,3 @@ def _even_shift(routes: Routes, offset: Ints) -> Ints:
     np.minimum.at(least, routes.link, offset)
     shift: Ints = offset - least[routes.link]
     return shift
-
-
-def _link_GBps(topology: Topology, epoch_ps: int, num_epochs: int) -> NDArray[np.float64]:
-    """(links, epochs): the smallest bandwidth within each epoch."""
-    rate = np.repeat(topology.link_GBps[:, None], num_epochs, axis=1)
-    pointer, since, GBps = topology.link_changes
-    for link in np.flatnonzero(np.diff(pointer) > 1).tolist():
-        rows = slice(int(pointer[link]), int(pointer[link + 1]))
-        first = np.maximum(np.searchsorted(since[rows], np.arange(num_epochs) * epoch_ps, side="right") - 1, 0)
-        last = np.searchsorted(since[rows], np.arange(1, num_epochs + 1) * epoch_ps, side="left")
-        rate[link] = [GBps[rows][a : max(b, a + 1)].min() for a, b in zip(first, last, strict=True)]
-    return rate
-
-
-def _slowest_ahead(rate: NDArray[np.float64], busy: Ints) -> NDArray[np.float64]:
-    """The smallest rate over the busy epochs of each send."""
-    result = rate.copy()
-    for ahead in range(1, int(min(busy.max(initial=1), rate.shape[1]))):
-        later = np.concatenate((rate[:, ahead:], np.repeat(rate[:, -1:], ahead, axis=1)), axis=1)
-        result = np.where(busy > ahead, np.minimum(result, later), result)
-    return result

@@ -44,11 +44,9 @@ class Distances:
     @classmethod
     def of(cls, grid: Grid, *, rates: bool = False) -> "Distances":
         """For whole chunks, or for rates (section 4.1)."""
-        epochs = _epochs_with_changes(grid)
-        delay = (grid.rate_delay if rates else grid.delay)(epochs).min(axis=1)
-        busy_epochs, chunks = grid.busy_epochs(epochs).min(axis=1), grid.capacity(epochs).max(axis=1).astype(np.float64)
-        if rates:
-            busy_epochs, chunks = np.ones_like(busy_epochs), grid.share(epochs).max(axis=1)
+        delay = grid.rate_delay if rates else grid.delay
+        busy_epochs = np.ones_like(delay) if rates else grid.busy_epochs
+        chunks = grid.share if rates else grid.capacity.astype(np.float64)
         count = len(grid.topology.nodes)
         order = np.lexsort((delay, grid.head, grid.tail))
         tail, head, weight = grid.tail[order], grid.head[order], delay[order] + 2.0**-20
@@ -135,9 +133,3 @@ def _witness(distances: Distances, cut: Cut, amount: float, away: NDArray[np.flo
     fits = _fits(distances, cut.links, away, epochs - 1)
     links = f"{len(cut.links)} link{'s' if len(cut.links) > 1 else ''}"
     return f"{amount:g} chunks must cross {cut.name} ({links}), and only {fits:g} fit in {epochs - 1} epochs"
-
-
-def _epochs_with_changes(grid: Grid) -> int:
-    """Number of epochs after which every bandwidth of every link was used."""
-    since = grid.topology.link_changes[1]
-    return 1 if not grid.topology.changes else int(since.max() // grid.epoch_ps) + 2

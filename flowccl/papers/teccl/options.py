@@ -1,18 +1,18 @@
 """Options of the methods on a grid of epochs."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
 
 from flowccl.errors import InputError
+from flowccl.papers.options import PaperOptions
 from flowccl.units import parse_us
 
 Objective = Literal["epochs", "paper"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TecclOptions:
+class TecclOptions(PaperOptions):
     """Options of milp, lp and astar.
 
     epoch              fast | slow (one chunk on the fastest or slowest link), "2x" (times fast), or a time: "0.5us"
@@ -25,9 +25,9 @@ class TecclOptions:
     early_stop         stop at this relative gap on the grid (TE-CCL uses 0.3)
     warm_start         whether greedy and reroute provide a plan to start from
     round_epochs       of astar: epochs per round; None: the longest delay of a link, at least two
-    solver, threads    LP/MILP solver, and its number of threads
     """
 
+    methods: ClassVar[str] = "milp, lp and astar"
     epoch: str = "fast"
     epochs: int | Literal["auto", "search"] = "auto"
     copy: bool = True
@@ -38,8 +38,6 @@ class TecclOptions:
     early_stop: float = 0.0
     warm_start: bool = True
     round_epochs: int | None = None
-    solver: str = "highs"
-    threads: int | None = None
 
     def __post_init__(self) -> None:
         epoch_choice(self.epoch)
@@ -52,15 +50,6 @@ class TecclOptions:
                 raise InputError(f"{name} must be >= 0, got {getattr(self, name):g}")
         if self.round_epochs is not None and self.round_epochs < 1:
             raise InputError(f"round_epochs must be at least 1, got {self.round_epochs}")
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "TecclOptions":
-        """Create the options from a mapping; InputError for an unknown option."""
-        known = [field.name for field in fields(cls)]
-        for name in options:
-            if name not in known:
-                raise InputError(f"unknown option {name!r} of milp, lp and astar; the options are {', '.join(known)}")
-        return cls(**options)
 
 
 _WRITE = "write fast, slow, a multiplier such as 2x, or a time such as 0.5us"

@@ -42,7 +42,7 @@ def _paths_of_source(
     arcs, epochs = np.nonzero(flow > _ZERO)
     into: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # (node, epoch) -> (arc, start)
     for arc, epoch in zip(arcs.tolist(), epochs.tolist(), strict=True):
-        into[int(program.grid.head[arc]), epoch + int(program.delay[arc, epoch])].append((arc, epoch))
+        into[int(program.grid.head[arc]), epoch + int(program.delay[arc])].append((arc, epoch))
     result = []
     for node, epoch in np.argwhere(take > _ZERO).tolist():
         while take[node, epoch] > _ZERO:

@@ -2,38 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
 
 from flowccl.errors import InputError, NothingFoundError
 from flowccl.papers.teccl.grid_bound import GridBound
 from flowccl.papers.teccl.options import TecclOptions
+from flowccl.papers.teccl.pieces import FlowPlan
+from flowccl.papers.teccl.plan import GridPlan
 from flowccl.search.context import SearchContext
-from flowccl.solver import SolverOptions, Status
+from flowccl.solver import Status
 
-
-class HasEpochs(Protocol):
-    """A plan that finishes after a number of epochs."""
-
-    @property
-    def epochs(self) -> int:
-        """Number of epochs."""
-        ...
-
-
-P = TypeVar("P", bound=HasEpochs)
+Plan = FlowPlan | GridPlan
 
 
 @dataclass
-class EpochResult(Generic[P]):
-    """The result of one attempt with a number of epochs."""
-
-    status: Status
-    plan: P | None
-    seconds: float
-
-
-@dataclass
-class EpochSearch(Generic[P]):
+class EpochSearch:
     """Calls `attempt(epochs, seconds)` until the best plan meets the lower bound or the time limit ends.
 
     Fewer than `low` epochs are impossible; `reason` says why.
@@ -42,24 +24,29 @@ class EpochSearch(Generic[P]):
     bound: GridBound
     options: TecclOptions
     context: SearchContext
-    attempt: Callable[[int, float], EpochResult[P]]
-    best: P | None = None
-    low: int = 1
-    reason: str = ""
+    attempt: Callable[[int, float], tuple[Status, Plan | None]]
+    best: Plan | None = None
     solver_s: float = 0.0
     solves: int = 0
     status: str = "feasible"
-    tried: dict[int, str] = field(default_factory=dict)
+    tried: set[int] = field(default_factory=set)
 
-    def run(self) -> P | None:
-        """Return the best plan; None if none was found."""
+    def __post_init__(self) -> None:
         self.low, self.reason = self.bound.epochs, self.bound.witness
-        most = self.options.epochs if isinstance(self.options.epochs, int) else None
-        if most is not None:
-            self._within(most)
+        if isinstance(self.options.epochs, int) and self.options.epochs < self.low:
+            raise InputError(f"infeasible in {self.options.epochs} epochs; {self.needed}")
+
+    @property
+    def needed(self) -> str:
+        """The lower bound in words."""
+        return f"at least {self.low} are needed because {self.reason}"
+
+    def run(self) -> Plan | None:
+        """Return the best plan; None if none was found."""
+        if isinstance(self.options.epochs, int):
+            self._within(self.options.epochs)
         while not self._enough():
-            epochs = self._next()
-            if self._try(epochs) is None:
+            if self._try(self._next()) is None:
                 break
         if self.best is not None and self.best.epochs <= self.low:
             self.status = "optimal"
@@ -85,19 +72,20 @@ class EpochSearch(Generic[P]):
             "solves": self.solves,
         }
 
+    def refute(self, epochs: int) -> None:
+        """Take note that the program for this many epochs has no solution."""
+        self.low, self.reason = max(self.low, epochs + 1), f"the program for {epochs} epochs has no solution"
+
     def _within(self, most: int) -> None:
         """Require a plan within a given number of epochs."""
-        check_epochs(self.options, self.bound)
         if self.best is not None and self.best.epochs <= most:
             return
         self.best = None
         if self._try(most) is False:
-            raise InputError(f"infeasible in {most} epochs; at least {self.low} are needed because {self.reason}")
+            raise InputError(f"infeasible in {most} epochs; {self.needed}")
         if self.best is None:
-            raise NothingFoundError(
-                f"no plan of {most} epochs found in {self.context.budget.elapsed_s:.1f} s;"
-                f" at least {self.low} are needed because {self.reason}"
-            )
+            elapsed_s = self.context.budget.elapsed_s
+            raise NothingFoundError(f"no plan of {most} epochs found in {elapsed_s:.1f} s; {self.needed}")
 
     def _enough(self) -> bool:
         return (
@@ -110,57 +98,22 @@ class EpochSearch(Generic[P]):
         """Without a plan, more epochs each time; else the least number not refuted (auto) or the middle (search)."""
         if self.best is None:
             return self.low if not self.solves else self.low + max(self.low // 8, 1)
-        if self.options.epochs == "search":
+        if self.options.epochs == "search" or self.low in self.tried:
             return (self.low + self.best.epochs - 1) // 2
-        return self.low if self.low not in self.tried else (self.low + self.best.epochs - 1) // 2
+        return self.low
 
     def _try(self, epochs: int) -> bool | None:
         """True: a plan was found; False: it is proved that there is none; None: the time limit ended the attempt."""
-        answer = self.attempt(epochs, max(self.context.budget.left_s, 0.1))
-        self.solver_s += answer.seconds
+        began = self.context.budget.elapsed_s
+        status, plan = self.attempt(epochs, max(self.context.budget.left_s, 0.1))
+        self.solver_s += self.context.budget.elapsed_s - began
         self.solves += 1
-        self.tried[epochs] = str(answer.status)
-        if answer.plan is not None:
-            if self.best is None or answer.plan.epochs < self.best.epochs:
-                self.best = answer.plan
+        self.tried.add(epochs)
+        if plan is not None:
+            if self.best is None or plan.epochs < self.best.epochs:
+                self.best = plan
             return True
-        if answer.status is Status.INFEASIBLE:
-            self.low = max(self.low, epochs + 1)
-            self.reason = f"the program for {epochs} epochs has no solution"
+        if status is Status.INFEASIBLE:
+            self.refute(epochs)
             return False
         return None
-
-
-def check_epochs(options: TecclOptions, bound: GridBound) -> None:
-    """Raise InputError if the requested number of epochs is below the lower bound."""
-    if isinstance(options.epochs, int) and options.epochs < bound.epochs:
-        raise InputError(
-            f"infeasible in {options.epochs} epochs; at least {bound.epochs} are needed because {bound.witness}"
-        )
-
-
-def solver_options(
-    context: SearchContext, options: TecclOptions, seconds: float, *, first: bool = False
-) -> SolverOptions:
-    """Return the options of a solve."""
-    return SolverOptions(
-        time_limit_s=seconds,
-        gap=max(options.early_stop, 1e-6),
-        threads=options.threads,
-        seed=context.seed,
-        first_solution=first,
-        should_stop=context.budget.should_stop,
-    )
-
-
-def algorithm_one(bound_us: float, epoch_us: float, feasible: Callable[[float, int], bool]) -> int:
-    """Return a sufficient number of epochs (appendix E): from the first total time that a coarse grid can meet.
-
-    `feasible(epoch_us, epochs)` solves the program on a coarse grid.
-    """
-    total = bound_us
-    while True:
-        for epochs in (4, 8, 12):
-            if feasible(total / epochs, epochs):
-                return int(-(-total // epoch_us))
-        total *= 1.5

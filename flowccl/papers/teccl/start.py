@@ -43,6 +43,14 @@ class WarmStart:
                 self.schedules[plan] = found
         return fewer or earlier
 
+    def add(self, other: "WarmStart") -> None:
+        """Keep what is better of the results of other searches."""
+        if other.schedule is not None and (self.schedule is None or other.schedule.finish_ps < self.schedule.finish_ps):
+            self.schedule = other.schedule
+        if other.plan is not None and (self.plan is None or other.plan.epochs < self.plan.epochs):
+            self.plan = other.plan
+            self.schedules |= other.schedules
+
 
 def find_warm_start(grid: Grid, demand: Demand, bound: int, context: SearchContext, share: float = 0.3) -> WarmStart:
     """Return plans and schedules of `greedy` and `reroute`.
@@ -90,7 +98,7 @@ def _searches(grid: Grid, demand: Demand, context: SearchContext) -> list[tuple[
 
 def _horizon(grid: Grid, schedule: Schedule) -> int:
     """A number of epochs within which a plan in this order is certain to fit."""
-    longest = int(grid.delay(1).max()) + int(grid.busy_epochs(1).max())
+    longest = int(grid.delay.max()) + int(grid.busy_epochs.max())
     return 4 * (schedule.finish_ps // grid.epoch_ps + 1) + 8 * longest
 
 
@@ -110,13 +118,12 @@ _ROUND_BYTES = 1_000_000  # any size: the bandwidths of the rounded machine are 
 
 
 def rounded_topology(grid: Grid) -> Topology | None:
-    """Return the machine with all times rounded to epochs; None with changing bandwidth, limits or routes."""
+    """Return the machine with all times rounded to epochs; None with limits or routes."""
     topology = grid.topology
-    if topology.changes or not grid.by_links or topology.limits:
+    if not grid.by_links or topology.limits:
         return None
-    busy_epochs, capacity, delay = grid.busy_epochs(1)[:, 0], grid.capacity(1)[:, 0], grid.delay(1)[:, 0]
-    busy_ps = busy_epochs * grid.epoch_ps // capacity
-    late_ps = delay * grid.epoch_ps - np.where(topology.cuts_through[grid.head], 0, busy_ps)
+    busy_ps = grid.busy_epochs * grid.epoch_ps // grid.capacity
+    late_ps = grid.delay * grid.epoch_ps - np.where(topology.cuts_through[grid.head], 0, busy_ps)
     if busy_ps.min() < 1:
         return None
     GBps = _ROUND_BYTES * 1000.0 / busy_ps * (1 + 1e-13)
