@@ -216,24 +216,21 @@ def test_on_random_machines_bounds_are_in_order(topology: Topology) -> None:
 
 @pytest.mark.parametrize("name", ["dgx_a100:2:all", "dgx_a100:4:all", "rail:2x3", "dgx_a100:2:no-nvlink"])
 def test_bounds_increase_from_relaxation_to_relaxation(name: str) -> None:
-    """(3.13), (3.14), duplicate vertices on all routes: in time, and in cost at the least time."""
+    """(3.13), duplicate vertices on all routes: in time, and in cost at the least time."""
     topology = machine(name)
     task = _Task(topology, "allgather", 0, symmetry(topology), gpu_traffic(topology), SolverOptions())
-    weak, strong = task.solved(plain_arcs), task.solved(plain_arcs, strong=True)
+    weak = task.solved(plain_arcs)
     exact = task.solved(lambda one: duplicated_arcs(one, shortest=False))
     assert weak is not None
-    assert strong is not None
     assert exact is not None
-    assert weak.time <= strong.time * (1 + 1e-7)
-    assert strong.time <= exact.time * (1 + 1e-7)
+    assert weak.time <= exact.time * (1 + 1e-7)
     if exact.time <= weak.time * (1 + 1e-7):
-        assert weak.cost <= strong.cost * (1 + 1e-6)
-        assert strong.cost <= exact.cost * (1 + 1e-6)
+        assert weak.cost <= exact.cost * (1 + 1e-6)
     better = task.strengthened(weak)
     assert better is not None
     assert (better.time, better.cost) == pytest.approx((exact.time, exact.cost), rel=1e-6)
     if name == "dgx_a100:4:all":
-        assert weak.cost < 0.9999 * strong.cost < 0.9998 * exact.cost
+        assert weak.cost < 0.9998 * exact.cost
     if name == "rail:2x3":  # no switch offends
         assert better is weak
 

@@ -8,8 +8,7 @@ from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
 from flowccl.methods.registry import load_method
 from flowccl.papers.fluid import fluid_optimum
-from flowccl.papers.fluid.method import fluid
-from flowccl.papers.fluid.paths import paths_of
+from flowccl.papers.fluid.method import fluid, source_paths
 from flowccl.problem import Problem
 from flowccl.search.context import SearchContext
 from flowccl.topology.machines import machine
@@ -70,17 +69,11 @@ def _into(topology: Topology, node: int) -> tuple[int, ...]:
 def test_paths_carry_the_flow(name: str) -> None:
     topology = machine(name)
     optimum = fluid_optimum(topology, "alltoall")
-    load = np.zeros(len(topology.links))
-    for rank, flow in optimum.source_GB.items():
-        for source, moved in optimum.group.moves_of(rank).items():
-            there = np.zeros_like(flow)
-            there[moved] = flow
-            paths = paths_of(topology, source, there)
-            assert sorted([*paths, source]) == list(range(topology.num_gpus))
-            for found in paths.values():
-                assert sum(path.share for path in found) == pytest.approx(1.0, abs=1e-5)
-                for path in found:
-                    load[list(path.links)] += path.share
+    load, share = np.zeros(len(topology.links)), np.eye(topology.num_gpus)
+    for source, path in source_paths(optimum):
+        load[list(path.arcs)] += path.amount
+        share[source, path.end] += path.amount
+    assert share == pytest.approx(1.0, abs=1e-5)
     time = (load / topology.link_GBps).max()
     assert time == pytest.approx(optimum.seconds_per_GB, rel=1e-5)
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from flowccl.cli import main
 from flowccl.demand.collectives import allgather, alltoall, collective
+from flowccl.demand.division import divided
 from flowccl.errors import DemandError, InputError, NothingFoundError
 from flowccl.papers.sccl.decide import _splits, decide
 from flowccl.papers.sccl.front import StepSearch
 from flowccl.papers.sccl.graph import StepGraph
 from flowccl.papers.sccl.options import ScclOptions
-from flowccl.papers.sccl.phases import subdivided
 from flowccl.papers.sccl.program import StepPlan
 from flowccl.result import Result
 from flowccl.search.context import SearchContext
@@ -144,7 +144,7 @@ def test_plans_of_small_machines(gpus, what, steps, extra, chunks, shape):
 
 def test_subdivided_is_the_named_collective():
     for what in ("allgather", "alltoall", "allreduce", "reduce_scatter"):
-        assert subdivided(collective(what, 4, 10_001), 3) == collective(what, 4, 10_001, 3)
+        assert divided(collective(what, 4, 10_001), 3) == collective(what, 4, 10_001, 3)
 
 
 def test_splits():
@@ -189,7 +189,7 @@ def test_bounds_of_steps_and_rounds():
             "sccl: allreduce is a reduce_scatter and an allgather with half of the steps and rounds each; "
             "give an even number of steps",
         ),
-        ("allgather", None, {"hops": 2}, "unknown option 'hops' of sccl; the options are chunks, steps, rounds, "),
+        ("allgather", None, {"hops": 2}, "unknown option 'hops' of sccl; the options are solver, threads, chunks, "),
         ("allgather", None, {"extra_rounds": -1}, "sccl: extra_rounds must be at least 0, got -1"),
     ],
 )

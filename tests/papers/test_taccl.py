@@ -327,7 +327,7 @@ def test_a_machine_with_buffer_limits_is_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"routes": 1}, "unknown option 'routes' of taccl; the options are sketch, routing, contiguity"),
+        ({"routes": 1}, "unknown option 'routes' of taccl; the options are solver, threads, sketch, routing"),
         ({"routing": "slow"}, "routing must be milp or fast, got 'slow'"),
         ({"contiguity_limit_s": 0.0}, "contiguity_limit_s must be above 0, got 0"),
     ],

@@ -103,7 +103,9 @@ def test_bandwidth_that_changes_is_refused():
     topology = machine_of("s d", "s d")
     slower = replace(topology, links=(replace(topology.links[0], changes=((1e6, 0.0005),)),))
     for method in ("milp", "lp", "astar"):
-        with pytest.raises(DemandError, match=f"method {method} does not support changing bandwidth; use greedy or auto"):
+        with pytest.raises(
+            DemandError, match=f"method {method} does not support changing bandwidth; use greedy or auto"
+        ):
             run(method, slower, demand_of(topology, ("s", "d")))
 
 

@@ -24,7 +24,8 @@ def test_ndv2_input():
 
 def test_amd_sample():
     found = read_teccl_input(DATA / "amd_sample.json")
-    assert (found.topology.name, found.demand.size_bytes) == ("mi250:1", 4 * 10**9)
+    assert (found.topology.name, found.demand.size_bytes) == ("mi250:1 of TE-CCL", 4 * 10**9)
+    assert {link.latency_us for link in found.topology.links} == {0.0}  # the file has no alpha
     assert (found.options["epochs"], found.options["objective"]) == (40, "paper")
     assert "lower: ignored, has no equivalent here" in found.notes
 
@@ -69,12 +70,12 @@ def test_more_of_the_fields(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"TopologyParams__name": "DGX9"}, "name must be one of DGX1, NDv2, DGX2, AMD, Mesh, got 'DGX9'"),
-        ({"TopologyParams__chassis": 0}, "chassis must be an integer of at least 1, got 0"),
+        ({"TopologyParams__name": "DGX9"}, "name must be one of DGX1, DGX2, NDv2, AMD, Mesh, got .DGX9"),
+        ({"TopologyParams__chassis": 0}, "chassis: must be a whole number, 1 to 1000, got 0"),
         ({"TopologyParams__chunk_size": 0}, "chunk_size must be at least a byte"),
         ({"InstanceParams__collective": 3}, r"collective must be 1 \(allgather\) or 2 \(alltoall\), got 3"),
         ({"InstanceParams__epoch_type": 4}, "epoch_type must be 1"),
-        ({"InstanceParams__epoch_multiplier": 0}, "epoch_multiplier must be above 0, got 0"),
+        ({"InstanceParams__epoch_multiplier": 0}, "epoch_multiplier: must be a number above 0, got 0"),
     ],
 )
 def test_bad_files(tmp_path, changes, words):

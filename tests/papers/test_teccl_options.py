@@ -62,7 +62,10 @@ def test_hyper_edges_need_plain_switches():
         ({"objective": "best"}, "objective must be epochs or paper, got 'best'"),
         ({"early_stop": -1.0}, "early_stop must be >= 0, got -1"),
         ({"round_epochs": 0}, "round_epochs must be at least 1, got 0"),
-        ({"epohc": "fast"}, "unknown option 'epohc' of milp, lp and astar; the options are solver, threads, epoch, epochs"),
+        (
+            {"epohc": "fast"},
+            "unknown option 'epohc' of milp, lp and astar; the options are solver, threads, epoch, ep",
+        ),
     ],
 )
 def test_bad_options(options, words):

@@ -5,7 +5,6 @@ quotient.py    one source per class, one destination per class, classes of arcs
 program.py     the linear programs of the thesis (3.10, 3.13, 3.16, 4.2)
 offending.py   switches that mix what they forward, and must be duplicated
 optimum.py     least time, then least cost, with the proof
-paths.py       decomposition of flows into paths
 method.py      method `fluid`: whole chunks along the optimal flow
 
 `benchmarks/dantzig_wolfe.py` solves the same program by decomposition, for comparison.

@@ -1,34 +1,29 @@
 """Method `fluid`: routes that load the links as the fluid optimum does, then whole chunks along them.
 
 allgather, broadcast   trees packed into the load of the optimum on each link (as in `trees`)
-alltoall               paths of the flow of each source; each chunk takes the path with the least congestion
+alltoall               paths of the flow of each source; chunks are dealt to them, then balanced
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.errors import DemandError
+from flowccl.methods.rates.network import Path, PricedNetwork
+from flowccl.methods.rates.rounding import Columns, balanced, deal_columns
 from flowccl.methods.trees import check_destinations, packed_jobs
 from flowccl.methods.trees.pacing import dispatch_runs
+from flowccl.papers.flow_paths import FlowPath, flow_paths
 from flowccl.papers.fluid.optimum import FluidOptimum, fluid_optimum
-from flowccl.papers.fluid.paths import FlowPath, paths_of
 from flowccl.problem import Problem
 from flowccl.schedule.generation.chunk_trees import ChunkTrees
 from flowccl.schedule.generation.job_shop import Jobs, jobs_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
-
-F64 = NDArray[np.float64]
-
-_SWEEPS = 4  # sweeps in which each chunk may choose its path again
-_CONGESTION_POWER = 16.0  # exponent of the load
-_GOLDEN = 0.6180339887498949  # its multiples are evenly distributed: offset of the rounding for each pair
 
 
 def fluid(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -77,60 +72,33 @@ def _pattern(topology: Topology, demand: Demand) -> str:
 
 
 def _jobs_on_paths(topology: Topology, demand: Demand, optimum: FluidOptimum) -> Jobs:
-    """Put every chunk on a path of the flow of its source, such that the largest link load is small."""
-    paths: dict[tuple[int, int], list[FlowPath]] = {}
-    for rank, flow in optimum.source_GB.items():
-        for source, moved in optimum.group.moves_of(rank).items():
-            there = np.zeros_like(flow)
-            there[moved] = flow
-            for end, found in paths_of(topology, source, there).items():
-                paths[source, end] = found
-    pairs = zip(demand.source.tolist(), demand.destination_rank.tolist(), strict=True)
-    chosen = _balanced(topology, demand, [paths[pair] for pair in pairs])
-    ptr = pointers([len(path.links) for path in chosen])
-    link = np.array([link for path in chosen for link in path.links], dtype=np.int32)
+    """Put every chunk on a path of the flow of its source, such that the largest load of a link is small."""
+    network, count = PricedNetwork(topology), topology.num_gpus
+    paths, group, share = list[Path](), list[int](), list[float]()
+    for source, path in source_paths(optimum):
+        paths.append(path.arcs)
+        group.append(source * count + path.end)
+        share.append(path.amount)
+    loads = tuple(network.load(np.array(path)) for path in paths)
+    columns = Columns.of(np.array(group), np.array(share), loads)
+    pair = demand.source.astype(np.int64) * count + demand.destination_rank
+    dealt = deal_columns(columns, pair)
+    chosen = [paths[at] for at in balanced(columns, pair, demand.chunk_bytes, network.capacity, dealt).tolist()]
+    ptr = pointers([len(path) for path in chosen])
+    link = np.array([link for path in chosen for link in path], dtype=np.int32)
     parent = (np.arange(len(link)) - np.repeat(ptr[:-1], np.diff(ptr)) - 1).astype(np.int32)
     return replace(jobs_of(topology, demand, ChunkTrees(ptr, link, parent)), method="fluid")
 
 
-def _balanced(topology: Topology, demand: Demand, choices: list[list[FlowPath]]) -> list[FlowPath]:
-    """Choose a path for each chunk: first in proportion to the flow, then in a few sweeps by least congestion."""
-    ns_per_byte = 1.0 / topology.link_GBps
-    places = [[np.array(path.links) for path in paths] for paths in choices]
-    size = demand.chunk_bytes.tolist()
-    chosen_path = _by_fractions(demand, choices)
-    load = np.zeros(len(topology.links))
-    for chunk, paths in enumerate(places):
-        load[paths[chosen_path[chunk]]] += size[chunk] * ns_per_byte[paths[chosen_path[chunk]]]
-    best, least = chosen_path.copy(), float(load.max())
-    for _ in range(_SWEEPS):
-        peak = float(load.max())
-        for chunk, paths in enumerate(places):
-            if len(paths) == 1:
-                continue
-            load[paths[chosen_path[chunk]]] -= size[chunk] * ns_per_byte[paths[chosen_path[chunk]]]
-            congestion = [_congestion(load[path], size[chunk] * ns_per_byte[path], peak) for path in paths]
-            chosen_path[chunk] = int(np.argmin(congestion))
-            load[paths[chosen_path[chunk]]] += size[chunk] * ns_per_byte[paths[chosen_path[chunk]]]
-        if load.max() < least:
-            best, least = chosen_path.copy(), float(load.max())
-    return [paths[at] for paths, at in zip(choices, best, strict=True)]
-
-
-def _congestion(before: F64, more: F64, peak: float) -> float:
-    """Increase of a power of the relative load, so that the most loaded links count most."""
-    return float((((before + more) / peak) ** _CONGESTION_POWER - (before / peak) ** _CONGESTION_POWER).sum())
-
-
-def _by_fractions(demand: Demand, choices: list[list[FlowPath]]) -> list[int]:
-    """Distribute the chunks of every pair over its paths in proportion to the flow."""
-    pair = demand.source.astype(np.int64) * demand.num_gpus + demand.destination_rank
-    order = np.argsort(pair, kind="stable")
-    first = np.searchsorted(pair[order], pair[order])
-    many = np.bincount(pair)[pair[order]]
-    spot = (np.arange(len(pair)) - first + pair[order] * _GOLDEN % 1.0) / many
-    chosen_path = [0] * len(pair)
-    for chunk, at in zip(order.tolist(), spot.tolist(), strict=True):
-        fractions = np.cumsum([path.share for path in choices[chunk]])
-        chosen_path[chunk] = min(int(np.searchsorted(fractions, at * fractions[-1], side="right")), len(fractions) - 1)
-    return chosen_path
+def source_paths(optimum: FluidOptimum) -> Iterator[tuple[int, FlowPath]]:
+    """Yield the paths of the data of every source: those of one of each class, mapped to the others by the group."""
+    topology = optimum.topology
+    src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    count = len(topology.nodes)
+    for rank, flow in optimum.source_GB.items():
+        for source, moved in optimum.group.moves_of(rank).items():
+            there = np.zeros_like(flow)
+            there[moved] = flow
+            kept = np.bincount(dst, there, count) - np.bincount(src, there, count)
+            for path in flow_paths(src, dst, there, source, kept):
+                yield source, path

@@ -5,7 +5,7 @@
 For collectives with copies, (3.13) gives a lower bound, since plain switches may mix what they forward. Duplicate
 vertices give an achievable value. If the two agree, which is nearly always the case, the optimum is proved. Otherwise
 the offending switches are duplicated in the program of the bound, on all routes and not only the shortest, until none
-offends: the value is then a lower bound and achievable. If that program is too large, (3.14) gives a better bound.
+offends: the value is then a lower bound and achievable, unless that program is too large.
 
 Duplicate vertices are exact on machines on which only GPUs copy: with the switches split off, all nodes are
 destinations, and trees pack to the value of the smallest cut (Edmonds). Copying nodes that are not destinations (host
@@ -17,7 +17,7 @@ there are no limits, and every node has the same bandwidth in and out: then swit
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
@@ -122,10 +122,7 @@ def fluid_optimum(
     task = _Task(topology, name, root, known, cost, options or SolverOptions())
     bound = task.solved(plain_arcs)
     assert bound is not None
-    found, exact = task.without_copies(bound)
-    if found is not None and not exact and not found.meets(bound):
-        bound = task.solved(plain_arcs, _MOST_COLUMNS, strong=True) or bound
-    return task.optimum(bound, found, exact)
+    return task.optimum(bound, *task.without_copies(bound))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,11 +204,9 @@ class _Task:
                 found |= offending(part.arcs, next(traffic), solved.second.values, self.group)
         return found
 
-    def solved(
-        self, network: Callable[[Topology], Arcs], most_columns: float = float("inf"), *, strong: bool = False
-    ) -> _NetworkOptimum | None:
+    def solved(self, network: Callable[[Topology], Arcs], most_columns: float = float("inf")) -> _NetworkOptimum | None:
         """Minimize time, then cost, on a network; None if the program has too many columns."""
-        parts = tuple(replace(self._part(network(machine)), strong=strong) for machine in self._machines)
+        parts = tuple(self._part(network(machine)) for machine in self._machines)
         fluid = fluid_program(self.topology, self.group.link_orbits, parts)
         if fluid.program.num_columns > most_columns:
             return None

@@ -24,15 +24,11 @@ I32 = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class FluidPart:
-    """The flows from each source to its destinations on a network; `copies`: all destinations get the same data.
-
-    `strong` adds the rows of (3.14) at nodes that cannot copy.
-    """
+    """The flows from each source to its destinations on a network; `copies`: all destinations get the same data."""
 
     arcs: Arcs
     sources: tuple[SourceClass, ...]
     copies: bool
-    strong: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +114,6 @@ def _traffic(model: ProgramBuilder, part: FluidPart, amount: VariableBlock) -> l
         if part.copies:
             flows = [_flow(model, part.arcs, source, end, amount[at]) for end in source.destinations]
             carried = _usage(model, part.arcs, source, flows)
-            if part.strong:
-                _destined(model, part.arcs, source, flows, carried)
         else:
             carried = _flow_to_all(model, part.arcs, source, amount[at])
         each = zip(source.destinations, flows, strict=False)  # empty for alltoall
@@ -174,32 +168,6 @@ def _usage(model: ProgramBuilder, arcs: Arcs, source: SourceClass, flows: list[V
     first = first[arcs.must_balance[first]]
     _add_balance(model.rows("no copies", len(first), equals=0), arcs, first, use[classes.arc])
     return use
-
-
-def _destined(
-    model: ProgramBuilder, arcs: Arcs, source: SourceClass, flows: list[VariableBlock], use: VariableBlock
-) -> None:
-    """Usage of an arc by number of destinations (3.14), which does not change where nothing is copied."""
-    classes = source.classes
-    most = sum(end.count for end in source.destinations)
-    destined = model.variables(
-        f"destined {source.rank}", (classes.num_arcs, most), where=np.repeat(use.exists[:, None], most, axis=1)
-    )
-    model.rows("total usage", classes.num_arcs, equals=0).add(destined, sum_axis=1).add(use, times=-1)
-    many = np.broadcast_to(np.arange(1, most + 1, dtype=np.float64), destined.shape)
-    rows = model.rows("destinations", classes.num_arcs, equals=0).add(destined, many, sum_axis=1)
-    size = np.bincount(classes.arc, minlength=classes.num_arcs)
-    for end, flow in zip(source.destinations, flows, strict=True):
-        # Summed over the class of the destination, averaged over the class of the arc.
-        inside, one = np.bincount(end.classes.arc), np.unique(end.classes.arc, return_index=True)[1]
-        where = classes.arc[one]
-        rows.add_at(where, flow, times=-inside * end.count / size[where])
-    first = classes.first_nodes()
-    first = first[arcs.must_balance[first]]
-    for a in range(most):
-        _add_balance(
-            model.rows("no copies by destinations", len(first), equals=0), arcs, first, destined[classes.arc, a]
-        )
 
 
 def _add_balance(rows: RowFamily, arcs: Arcs, nodes: NDArray[np.int64], variables: VariableBlock) -> None:

@@ -12,11 +12,12 @@ from fractions import Fraction
 from math import ceil
 
 from flowccl.demand.demand import Demand
+from flowccl.demand.division import divided
 from flowccl.errors import InputError
 from flowccl.papers.sccl.decide import decide
 from flowccl.papers.sccl.graph import LeastRounds
 from flowccl.papers.sccl.options import ScclOptions
-from flowccl.papers.sccl.phases import Phase, phases_of, schedule_of, subdivided
+from flowccl.papers.sccl.phases import Phase, phases_of, schedule_of
 from flowccl.papers.sccl.program import StepPlan
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
@@ -100,7 +101,7 @@ class StepSearch:
     def _decide(self, chunks: int, steps: int, rounds: int) -> Found:
         """Decide an instance, given by the steps and rounds of one phase."""
         instance = Instance(chunks, steps * self.parts, rounds * self.parts)
-        demand = subdivided(self.demand, chunks)
+        demand = divided(self.demand, chunks)
         phases: list[Phase] = phases_of(self.topology, demand)
         plans: list[StepPlan] = []
         for phase in phases:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
 from flowccl.papers.sccl.graph import StepGraph
 from flowccl.papers.sccl.program import StepPlan
@@ -39,29 +38,6 @@ def phases_of(topology: Topology, demand: Demand) -> list[Phase]:
         return [Phase(back, demand.backward, every, demand)]
     (reduction, first), (distribution, second) = demand.halves
     return [Phase(back, reduction.backward, first, reduction), Phase(StepGraph(topology), distribution, second)]
-
-
-def subdivided(demand: Demand, times: int) -> Demand:
-    """The demand with every chunk in `times` chunks, as even as whole bytes allow, the first ones larger."""
-    if times == 1:
-        return demand
-    count = len(demand)
-    of = np.repeat(np.arange(count), times)
-    place = np.tile(np.arange(times), count)
-    tables = []
-    for ptr, rank in ((demand.source_ptr, demand.source_rank), (demand.destination_ptr, demand.destination_rank)):
-        size = np.diff(ptr)[of]
-        new = pointers(size)
-        tables += [new, rank[np.repeat(ptr[:-1][of] - new[:-1], size) + np.arange(new[-1])]]
-    return replace(
-        demand,
-        chunk_bytes=demand.chunk_bytes[of] // times + (place < (demand.chunk_bytes % times)[of]),
-        source_ptr=tables[0],
-        source_rank=tables[1],
-        destination_ptr=tables[2],
-        destination_rank=tables[3],
-        pieces=demand.pieces * times,
-    )
 
 
 def schedule_of(topology: Topology, demand: Demand, phases: list[Phase], plans: list[StepPlan]) -> Schedule:

@@ -15,5 +15,5 @@ task.py        a demand on a grid: its bound, its programs, their plans and sche
 objective.py   the paper's objective; Algorithm 1 (appendix E)
 method.py      methods `milp` and `lp`
 astar.py       method `astar`: rounds (section 4.2, appendix D)
-inputs.py      TE-CCL's input files; topology_file.py: the machine in one; result_file.py: its result JSON
+inputs.py      TE-CCL's input files; result_file.py: its result JSON
 """

@@ -17,7 +17,7 @@ IMPORTERS = {  # the function of each format, imported when it is used
     "nccl-topo": "flowccl.topology.importers.nccl_topo:read_nccl_topo",
     "nvidia-smi": "flowccl.topology.importers.nvidia_smi:read_nvidia_smi",
     "taccl": "flowccl.papers.taccl.topology_file:read_taccl",
-    "teccl": "flowccl.papers.teccl.topology_file:read_teccl",
+    "teccl": "flowccl.papers.teccl.inputs:read_teccl",
     "networkx": "flowccl.topology.importers.networkx_graph:read_networkx",
 }
 
