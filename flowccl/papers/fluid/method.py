@@ -99,6 +99,6 @@ def source_paths(optimum: FluidOptimum) -> Iterator[tuple[int, FlowPath]]:
         for source, moved in optimum.group.moves_of(rank).items():
             there = np.zeros_like(flow)
             there[moved] = flow
-            kept = np.bincount(dst, there, count) - np.bincount(src, there, count)
+            kept = np.asarray(np.bincount(dst, there, count) - np.bincount(src, there, count), dtype=np.float64)
             for path in flow_paths(src, dst, there, source, kept):
                 yield source, path

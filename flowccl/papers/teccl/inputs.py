@@ -120,6 +120,7 @@ def _machine(place: _Parameters) -> tuple[Topology, list[str]]:
             "the machine is a grid; TE-CCL's code also links the end of each row with the start of the next row"
         )
     side = place.whole("side_length", 4, 1000)
+    build: dict[str, Callable[[], Topology]]
     build = {"DGX1": dgx1, "AMD": partial(mi250, chassis), "Mesh": partial(mesh, side, side, bandwidth_GBps=_MESH_GBps)}
     return _with_latency(build[name](), place, notes), notes
 
