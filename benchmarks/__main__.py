@@ -9,6 +9,7 @@ NAMES = {
     "unseen": "gaps and relations on clusters drawn from seeds",
     "quality": "gaps of auto on real and random machines, compared with published results and baselines",
     "ablation": "what leaving a method out of auto costs",
+    "sensitivity": "what half and twice of each tuned number change",
     "speed": "seconds to the first schedule and to gaps of 10, 5, 2 and 1 %",
     "scale": "seconds, memory and gaps on 64 to 512 GPUs and more: whole, with a fault, for a runtime",
     "first-schedules": "first schedules on meshes with random bandwidths, 64 to 1,024 GPUs",

@@ -1,0 +1,101 @@
+"""What each tuned number is worth: half of it and twice of it, on a fixed sample of rows, with counted steps.
+
+The rows are those of `ablation`. A number that changes nothing on many rows is not needed: give the search a rule
+without it. Numbers that are read when a module is imported, and those in compiled loops, do not change here.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from benchmarks import clusters, runtime
+from benchmarks.ablation import Row, sample
+from benchmarks.report import store
+from benchmarks.tuned_numbers import FOLDERS, TunedNumber, tuned_numbers
+from flowccl.compilation import warm_up
+from flowccl.errors import FlowcclError
+from flowccl.methods.registry import methods_where
+from flowccl.synthesis import synthesize
+from flowccl.units import parse_bytes
+
+_LINE = "{:<62} {:>24} {:>6} {:>9} {:>9}  {}"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What another value of a number changes: relative completion times, less 1, by row."""
+
+    number: str
+    value: str
+    change: dict[str, float]
+
+    def __str__(self) -> str:
+        least, most = min(self.change.values(), default=0.0), max(self.change.values(), default=0.0)
+        where = max(self.change, key=lambda row: abs(self.change[row]), default="")
+        return _LINE.format(self.number, self.value, len(self.change), f"{least:+.2%}", f"{most:+.2%}", where)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a line for each number and value, and the numbers that change nothing."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks sensitivity", description=__doc__)
+    parser.add_argument("--rows", type=int, default=1, help="rows of each benchmark (default: 1, which are 5 rows)")
+    parser.add_argument("--steps", type=int, default=40, help="steps of each search (default: 40)")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="numbers whose names match, as 'auto/*'")
+    parser.add_argument("--list", action="store_true", help="only print the numbers")
+    parser.add_argument("--json", metavar="FILE", help="store all changes")
+    options = parser.parse_args(arguments)
+    numbers = [number for number in tuned_numbers() if fnmatch(str(number), options.only)]
+    if options.list:
+        print("\n".join(f"{number!s:<62} {number.value}" for number in numbers))
+        return 0
+    warm_up(methods_where(lambda info: info.in_auto is not None))
+    rows = sample(options.rows)
+    base = finish_times(rows, options.steps)
+    measured = [number for number in numbers if number.path.startswith(FOLDERS) and not number.is_compiled]
+    print(_LINE.format("number", "value", "rows", "earlier", "later", "largest change on"))
+    effects: list[Effect] = []
+    for number in measured:
+        for by in (0.5, 2.0):
+            effects.append(effect(number, by, rows, options.steps, base))
+            print(effects[-1], flush=True)
+    idle = [str(number) for number in measured if not any(e.change for e in effects if e.number == str(number))]
+    print(f"\n{len(idle)} of {len(measured)} numbers change nothing on {len(base)} rows:", *idle, sep="\n  ")
+    store(options.json, vars(options), [vars(one) for one in effects])
+    return 0
+
+
+def effect(number: TunedNumber, by: float, rows: Sequence[Row], steps: int, base: dict[str, float]) -> Effect:
+    """What the number times a factor changes."""
+    value = number.scaled(by)
+    number.set(value)
+    try:
+        times = finish_times(rows, steps)
+    finally:
+        number.set(number.value)
+    change = {row: times[row] / base[row] - 1 for row in base if row in times and times[row] != base[row]}
+    return Effect(str(number), str(value), change)
+
+
+def finish_times(rows: Sequence[Row], steps: int) -> dict[str, float]:
+    """The completion time of every row, in us."""
+    times = {}
+    for row in rows:
+        clusters.forget()
+        try:
+            result = synthesize(
+                row.topology,
+                row.collective,
+                parse_bytes(row.size),
+                time_limit_s=600.0,
+                steps=steps,
+                workers=1,
+                gap=0.0,
+                runtime="mscclpp" if row.benchmark == "runtime" else "ideal",
+                sms=runtime.SMS if row.benchmark == "runtime" else None,
+            )
+        except FlowcclError as error:
+            print(f"{row}: {error}")
+            continue
+        times[str(row)] = result.schedule.finish_us
+    return times
