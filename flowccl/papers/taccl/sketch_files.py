@@ -102,7 +102,7 @@ def _of_taccl(value: dict[str, Any], topology: Topology) -> Sketch:
     if gpus % hosts:
         raise FileError(f"nnodes: {topology.name} has {gpus} gpus, which cannot be divided into {hosts} equal hosts")
     keys = ("intranode_sketch", "internode_sketch", "hyperparameters")
-    inside, between, settings = (_object(value.get(key, {}), key) for key in keys)
+    inside, between, settings = (object_of(value, key) for key in keys)
     return Sketch(
         name="TACCL",
         between_hosts=_taccl_connections(between, topology, hosts) if hosts > 1 else None,
@@ -113,24 +113,31 @@ def _of_taccl(value: dict[str, Any], topology: Topology) -> Sketch:
     )
 
 
-def _object(value: Any, key: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise FileError(f"{key}: must be an object, got {show(value)}")
-    return value
+def object_of(value: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the object under a key; empty if there is none."""
+    found = value.get(key, {})
+    if not isinstance(found, dict):
+        raise FileError(f"{key}: must be an object, got {show(found)}")
+    return found
+
+
+def host_connections(given: Any, size: int, where: str = "") -> list[Pair]:
+    """Return the pairs (sender, receiver) of two hosts of this size: named pairs, equal ranks, or all."""
+    if given == "fully-connected":
+        return [(a, b) for a in range(size) for b in range(size)]
+    if given == "direct-map":
+        return [(rank, rank) for rank in range(size)]
+    ends_of = _by_rank(given, f"{where}internode_sketch.internode_conn", size)
+    return [(a, b) for a, ends in ends_of.items() for b in ends]
 
 
 def _taccl_connections(between: dict[str, Any], topology: Topology, hosts: int) -> tuple[Pair, ...] | None:
-    """Return the connections of every pair of hosts: named pairs, equal ranks, or all of the machine (None)."""
+    """Return the connections of every pair of hosts; None for all of the machine."""
     size, given = topology.num_gpus // hosts, between.get("internode_conn")
     if given == "fully-connected":
         return None
-    if given == "direct-map":
-        pairs = [(rank, rank) for rank in range(size)]
-    else:
-        pairs = [(a, b) for a, ends in _by_rank(given, "internode_sketch.internode_conn", size).items() for b in ends]
-    return tuple(
-        (h * size + a, k * size + b) for h in range(hosts) for k in range(hosts) if h != k for a, b in sorted(pairs)
-    )
+    pairs = sorted(host_connections(given, size))
+    return tuple((h * size + a, k * size + b) for h in range(hosts) for k in range(hosts) if h != k for a, b in pairs)
 
 
 def _taccl_senders(between: dict[str, Any], gpus: int, hosts: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import FileError, InputError
+from flowccl.papers.taccl.sketch_files import host_connections, object_of
 from flowccl.topology.builders import gpu_nodes
 from flowccl.topology.fields import show
 from flowccl.topology.hardware import dgx1
@@ -66,7 +67,8 @@ def read_taccl(path: Path, options: ImportOptions) -> Imported:
         every += [Link(src=place[a], dst=place[b], bandwidth_GBps=GBps, latency_us=us) for a, b, GBps, us in links]
     limits: list[Limit] = []
     if sketch is not None and hosts > 1:
-        pairs = _connections(profile, sketch, options.sketch)
+        between = object_of(sketch, "internode_sketch")
+        pairs = host_connections(between.get("internode_conn"), profile.gpus, f"{options.sketch}: ")
         _link_hosts(profile, data, pairs, hosts, every, limits)
         notes.append(f"{hosts} hosts, linked as in the sketch; links that share a NIC share its bandwidth")
     if options.overheads:
@@ -175,27 +177,6 @@ def _nics(profile: _Profile, data: dict[str, Any]) -> tuple[Nic, ...]:
     count = min(profile.nics, profile.gpus)
     gpus_of_nic = [tuple(g for g in range(profile.gpus) if g * count // profile.gpus == n) for n in range(count)]
     return tuple(Nic(name=f"nic{n}", gpus=s, bandwidth_GBps=GBps, latency_us=us) for n, s in enumerate(gpus_of_nic))
-
-
-def _connections(profile: _Profile, sketch: dict[str, Any], path: Path | None) -> list[tuple[int, int]]:
-    """Return the pairs (sender, receiver) of GPUs of two hosts."""
-    where = f"{path}: internode_sketch.internode_conn"
-    inter = sketch.get("internode_sketch")
-    given = inter.get("internode_conn") if isinstance(inter, dict) else None
-    every = range(profile.gpus)
-    if given == "fully-connected":
-        return [(a, b) for a in every for b in every]
-    if given == "direct-map":
-        return [(a, a) for a in every]
-    if not isinstance(given, dict) or not given:
-        raise FileError(f'{where}: must be "fully-connected", "direct-map" or an object such as {{"0": [1]}}')
-    pairs = []
-    for sender, receivers in given.items():
-        if not sender.isascii() or not sender.isdigit() or not isinstance(receivers, list):
-            raise FileError(f'{where}: must map GPUs to lists of GPUs, as in {{"0": [1]}}')
-        source = whole(int(sender[:9]), where, 0, profile.gpus - 1)
-        pairs += [(source, whole(receiver, where, 0, profile.gpus - 1)) for receiver in receivers]
-    return pairs
 
 
 def _link_hosts(

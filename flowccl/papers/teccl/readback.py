@@ -29,12 +29,12 @@ def read_back(plan: GridPlan, method: str = "milp", *, drop_useless: bool = True
     chunk = np.array([chunk for chunk, _, _ in plan.rows], dtype=np.int32)
     takes_ps = _takes_ps(plan, routes, chunk)
     start = np.array([epoch for _, _, epoch in plan.rows], dtype=np.int64) * int(takes_ps.max())
-    apart = Schedule.from_links(plan.grid.topology, plan.demand, chunk, routes, start, method=method)
-    on_grid = replace(apart, start_ps=_grid_starts(plan, takes_ps))
+    spaced = Schedule.from_links(plan.grid.topology, plan.demand, chunk, routes, start, method=method)
+    on_grid = replace(spaced, start_ps=_grid_starts(plan, takes_ps))
     if drop_useless:
-        apart = prune(apart)
+        spaced = prune(spaced)
         on_grid = on_grid if verify(on_grid) else prune(on_grid)
-    engine = Engine(apart)
+    engine = Engine(spaced)
     made = [left_shift(on_grid), engine.run(), engine.run(-engine.tail_ps)]
     found = [schedule for schedule in made if schedule is not None and not verify(schedule)]
     if not found:  # earlier starts may exceed a buffer limit
