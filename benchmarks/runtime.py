@@ -242,7 +242,8 @@ def line(row: dict[str, Any]) -> str:
         return f"{what} {row['error']}; {beside}"
     program = "-" if row["program_us"] is None else f"{row['program_us']:.6g}"
     times = f"{row['finish_us']:10.6g} {program:>10} {row['lower_bound_us']:10.6g} {row['gap']:8.2%}"
-    how = f"{row['method']:<16} {row['chunks']:>6} {row['width']:>5} {row['protocol']:<6} {row['threadblocks']:>6}"
+    blocks = "-" if row["threadblocks"] is None else row["threadblocks"]
+    how = f"{row['method']:<16} {row['chunks']:>6} {row['width']:>5} {row['protocol']:<6} {blocks:>6}"
     marks = [word for test, word in ((is_later, "LATER"), (is_apart, "APART"), (is_below, "BELOW")) if test(row)]
     return "  ".join([f"{what} {times}", how, beside, *marks])
 

@@ -242,8 +242,10 @@ def _work(c: Carried, w: Written, m: int, shape: GroupShape) -> None:
             _row_added(w, has)
             for j in range(begin + 1, high):
                 _row_added(w, c.arrives[c.delivery[c.delivery_ptr[c.lead[j]] + k]])
+    receivers = shape.slots // shape.width
     for part in range(shape.slots if w.counts[_ROW] else 0):
-        rank, block = c.end[c.end_ptr[m]], max(c.receiver[m], 0) * shape.width + part
+        group = max(c.receiver[m], 0) + part % receivers  # one after the other, so that each takes a part of every send
+        rank, block = c.end[c.end_ptr[m]], group * shape.width + part // receivers
         work = _add(w, WORK, rank, block, c.work_from[m], m)
         w.actions.tie[work] = c.usable[m]
         _ranges(w, work, shape.slots, shape.slots, part)
