@@ -29,7 +29,7 @@ class NextCounts:
         """Chunk counts that may improve on the best: the next one of the method, or those where others are best."""
         tried = self.search.arms_of(name)
         if not tried:
-            return [1]  # its one step takes long, so it waits until the others have worked
+            return [1]
         if traits_of(name).continues_others and len(self.search.methods) > 1:
             leaders = sorted((arm for arm in self.search.arms if arm.best is not None), key=lambda arm: arm.best_ps)
             if not leaders:  # nothing was found yet

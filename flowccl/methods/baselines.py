@@ -47,19 +47,16 @@ def direct(topology: Topology, demand: Demand) -> Schedule:
     return lay_out(topology, demand, [tuple(row) for row in rows.tolist()], "direct")
 
 
-@once
-def ring(topology: Topology, demand: Demand) -> Schedule:
-    """Chunks travel around a ring of all GPUs: even chunks in one direction, odd chunks in the other."""
-    return _around(topology, demand, (1, -1), "ring")
+def ring(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
+    """Chunks travel around a ring of all GPUs: half of them in each direction, then all in the same direction.
+
+    Where every GPU has one port, streams in two directions wait for each other there.
+    """
+    for directions in ((1, -1), (1,), (-1,)):
+        yield _around(problem.topology, problem.demand, directions)
 
 
-def directed_ring(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
-    """All chunks travel around a ring in one direction: where a GPU has one port, no two streams meet there."""
-    for direction in (1, -1):
-        yield _around(problem.topology, problem.demand, (direction,), "directed-ring")
-
-
-def _around(topology: Topology, demand: Demand, directions: tuple[int, ...], method: str) -> Schedule:
+def _around(topology: Topology, demand: Demand, directions: tuple[int, ...]) -> Schedule:
     """Chunks travel around a ring of all GPUs, in these directions in turn."""
     paths = QuickestPaths(neighbours(topology, 1), float(demand.chunk_bytes.mean()))
     order = ring_order(paths.distance[: demand.num_gpus, : demand.num_gpus])
@@ -76,7 +73,7 @@ def _around(topology: Topology, demand: Demand, directions: tuple[int, ...], met
                 left.discard(after)
                 at, step = after, step + 1
 
-    return lay_out(topology, demand, list(sends()), method)
+    return lay_out(topology, demand, list(sends()), "ring")
 
 
 @once
@@ -152,10 +149,10 @@ def lay_out(topology: Topology, demand: Demand, sends: list[Send] | NDArray[np.i
         raise DemandError(f"method {method}: {demand.size_bytes} bytes take too long on {topology.name}")
     serialized = prune(replace(unscheduled, start_ps=np.cumsum(takes) - takes))
     schedule = left_shift(serialized)
-    if not (topology.has_limits_or_changes or no_copies):
+    if not (topology.changes or no_copies):
         # A transfer later in the order may use a link that is free.
         schedule = jobs_from(serialized).in_order(serialized.start_ps, schedule.finish_ps) or schedule
-    if topology.has_limits_or_changes:
+    if topology.changes:
         schedule = within_limits(schedule, topology)
     if topology.has_buffer_limits:
         for violation in verify(schedule)[:1]:

@@ -13,12 +13,6 @@ from flowccl.search.context import SearchContext
 from flowccl.search.traits import Traits
 
 
-def _trees_for_gap(problem: Problem, gap: float, context: SearchContext) -> int:
-    from flowccl.methods.trees.amount import chunks_for_gap
-
-    return chunks_for_gap(problem, gap, context)
-
-
 def _useful_for_hierarchy(problem: Problem, context: SearchContext, *, halves: bool = False) -> int:
     from flowccl.methods.hierarchical.method import useful_chunks
 
@@ -45,6 +39,7 @@ def _useful_for_waves(problem: Problem, context: SearchContext) -> int:
 
 _ONE_SCHEDULE = Traits(one_schedule=True, first_step_work=0.2)  # textbook algorithms, quickly laid out
 _ALL = frozenset(Constraint)
+_NOT_LIMITS = _ALL - {Constraint.LIMITS}
 
 METHODS = (
     MethodInfo(
@@ -158,29 +153,12 @@ METHODS = (
         in_auto=suitability.is_plain_search,
     ),
     MethodInfo(
-        name="trees",
-        load="flowccl.methods.trees:trees",
-        summary="spanning trees that reach the bottleneck-cut optimum",
-        fluid=True,
-        chunks_for_gap=_trees_for_gap,
-        loops=(*EVERY, "trees"),
-        in_auto=suitability.has_large_blocks_for_all,
-    ),
-    MethodInfo(
-        name="lns-quotient",
-        load="flowccl.methods.lns:lns_quotient",
-        summary="large-neighbourhood search on the quotient by a symmetry group",
-        loops=(*EVERY, "lns"),
-        traits=Traits(first_step_work=3.0, improves_slowly=True, powers_of_two=True, reports_after_round=True),
-        in_auto=suitability.has_small_blocks,
-    ),
-    MethodInfo(
         name="lns",
         load="flowccl.methods.lns:lns",
         summary="large-neighbourhood search: remove chunks from the timetable and insert them again",
         loops=(*EVERY, "lns"),
-        traits=Traits(improves_slowly=True, continues_others=True, reports_after_round=True),
-        in_auto=suitability.has_small_blocks,
+        traits=Traits(first_step_work=3.0, improves_slowly=True, powers_of_two=True, reports_after_round=True),
+        in_auto=suitability.is_plain_search,
     ),
     MethodInfo(
         name="symmetric",
@@ -195,27 +173,19 @@ METHODS = (
     MethodInfo(
         name="ring",
         load="flowccl.methods.baselines:ring",
-        summary="baseline: chunks travel around a ring of all GPUs, in both directions",
-        supports=_ALL,
+        summary="baseline: chunks travel around a ring of all GPUs, in both directions or in one",
+        supports=_NOT_LIMITS,
         groups=False,
         baseline=True,
-        traits=_ONE_SCHEDULE,
-        in_auto=suitability.suits_ring,
-    ),
-    MethodInfo(
-        name="directed-ring",
-        load="flowccl.methods.baselines:directed_ring",
-        summary="all chunks travel around a ring in one direction",
-        groups=False,
         useful_chunks=lambda problem, context: 8,  # with fewer, GPUs wait for the latency of slow hops
         traits=Traits(one_schedule=True, begins_early=True),
-        in_auto=suitability.suits_directed_ring,
+        in_auto=suitability.suits_ring,
     ),
     MethodInfo(
         name="multi-ring",
         load="flowccl.methods.cluster_baselines:multi_ring",
         summary="baseline: as many rings as rails, in both directions",
-        supports=_ALL,
+        supports=_NOT_LIMITS,
         groups=False,
         baseline=True,
         traits=_ONE_SCHEDULE,
@@ -224,7 +194,7 @@ METHODS = (
         name="double-binary-tree",
         load="flowccl.methods.cluster_baselines:double_binary_tree",
         summary="baseline: two binary trees of hosts, chains inside hosts",
-        supports=_ALL,
+        supports=_NOT_LIMITS,
         groups=False,
         baseline=True,
         traits=_ONE_SCHEDULE,
@@ -233,7 +203,7 @@ METHODS = (
         name="recursive-doubling",
         load="flowccl.methods.baselines:recursive_doubling",
         summary="baseline: in step k, ranks that differ in bit k exchange what they have",
-        supports=_ALL,
+        supports=_NOT_LIMITS,
         groups=False,
         baseline=True,
         traits=_ONE_SCHEDULE,
@@ -242,7 +212,7 @@ METHODS = (
         name="direct",
         load="flowccl.methods.baselines:direct",
         summary="baseline: every source sends to every destination itself",
-        supports=_ALL,
+        supports=_NOT_LIMITS,
         groups=False,
         baseline=True,
         traits=_ONE_SCHEDULE,
@@ -252,7 +222,7 @@ METHODS = (
         name="tree",
         load="flowccl.methods.baselines:tree",
         summary="baseline: a binary tree from every source",
-        supports=_ALL,
+        supports=_NOT_LIMITS,
         groups=False,
         baseline=True,
         traits=_ONE_SCHEDULE,
@@ -290,15 +260,6 @@ METHODS = (
         allreduce=True,
         loops=(*EVERY, "hierarchical", "tree-exchange"),
         in_auto=suitability.suits_tree_exchange,
-    ),
-    MethodInfo(
-        name="staged-exchange",
-        load="flowccl.methods.staged_exchange:staged_exchange",
-        summary="allreduce of small sizes: staged exchange, from one-shot to recursive doubling",
-        reductions="native",
-        supports=frozenset({Constraint.BUFFERS}),
-        reduce_rate=False,
-        in_auto=suitability.suits_staged_exchange,
     ),
     MethodInfo(
         name="one-shot",
@@ -360,6 +321,5 @@ METHODS = (
         supports=frozenset({Constraint.LIMITS}),
         fluid=True,
         loops=(*EVERY, "fluid"),
-        chunks_for_gap=_trees_for_gap,
     ),
 )

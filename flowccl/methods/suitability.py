@@ -9,15 +9,11 @@ from flowccl.topology.topology import Topology
 
 MOST_SEARCHED = 200_000  # deliveries; beyond, on large regular machines, only the symmetric schedule is tried
 _MOST_FOR_BASELINES = 20_000  # deliveries
-_MOST_PLACED = 500  # deliveries of baselines where links share limits: then their transfers are placed one by one
-_MOST_RING_TRANSFERS = 40_000
 _MOST_IN_WAVES = 5_000  # deliveries
 _LARGE_MACHINE = 64  # GPUs
-_MOST_FOR_TREES = 48  # GPUs: packing trees grows with the cube of their number
 _SMALL_ALLREDUCE, _TINY_ALLREDUCE = 20.0, 2.0  # time of the bytes over the latency
 _MOST_ONE_SHOT_TRANSFERS = 60_000
 _MOST_FOR_RATES = 128  # GPUs: cheapest trees of all roots take time with the cube of their number
-_LARGE_BLOCK = 5  # transmission time of a block on a mean link over the largest latency: bandwidth dominates
 
 
 def is_searchable(problem: Problem) -> bool:
@@ -49,22 +45,6 @@ def suits_aggregation(problem: Problem) -> bool:
 def is_plain_search(problem: Problem) -> bool:
     """Dedicated links only."""
     return is_searchable(problem) and problem.is_plain
-
-
-def has_large_blocks_for_all(problem: Problem) -> bool:
-    """Large blocks go from, or to, all GPUs of a machine of moderate size."""
-    topology, demand = problem.topology, problem.demand
-    for_all = demand.collective in ("allgather", "broadcast", "reduce", "reduce_scatter", "allreduce")
-    whole = demand.group is None and demand.ready_ps is None
-    if not (is_plain_search(problem) and for_all and whole and topology.num_gpus <= _MOST_FOR_TREES):
-        return False
-    block_ps = demand.chunk_bytes.mean() * 1000.0 / topology.link_GBps.mean()
-    return bool(block_ps >= _LARGE_BLOCK * topology.link_latency_ps.max())
-
-
-def has_small_blocks(problem: Problem) -> bool:
-    """Where trees are not tried, latency matters."""
-    return is_plain_search(problem) and not has_large_blocks_for_all(problem)
 
 
 def is_large_and_regular(problem: Problem) -> bool:
@@ -114,21 +94,14 @@ def is_for_all(demand: Demand) -> bool:
 
 def suits_baselines(problem: Problem) -> bool:
     """All GPUs take part, no buffer limits, and few deliveries."""
-    few = problem.deliveries <= (_MOST_PLACED if problem.topology.limits else _MOST_FOR_BASELINES)
+    few = problem.deliveries <= _MOST_FOR_BASELINES
     return few and not problem.topology.has_buffer_limits and problem.demand.group is None
 
 
 def suits_ring(problem: Problem) -> bool:
-    """A machine with one level, on which the ring takes few transfers: half of its length for a unicast on average."""
-    hops = problem.demand.num_gpus // 2 if problem.demand.is_unicast else 1
-    few = suits_baselines(problem) and problem.deliveries * hops <= _MOST_RING_TRANSFERS
-    return few and not problem.hierarchy.levels
-
-
-def suits_directed_ring(problem: Problem) -> bool:
     """All GPUs receive all data, or reduce it, and a ring takes few transfers."""
     demand = problem.demand
-    if not suits_baselines(problem) or problem.deliveries > _MOST_RING_TRANSFERS or not problem.is_whole_machine:
+    if not suits_baselines(problem) or not problem.is_whole_machine:
         return False
     return problem.is_allreduce or is_for_all(demand.backward if problem.is_reduction else demand)
 
@@ -174,15 +147,10 @@ def _has_messages_for_free(problem: Problem) -> bool:
 
 def suits_tree_exchange(problem: Problem) -> bool:
     """A small allreduce of all GPUs, on a machine of direct links."""
-    direct = bool(problem.topology.stores.all()) and problem.topology.num_gpus == len(problem.topology.nodes)
-    return direct and suits_staged_exchange(problem) and problem.is_whole_machine
-
-
-def suits_staged_exchange(problem: Problem) -> bool:
-    """A small allreduce among GPUs that reduce at no cost."""
-    if not _is_allreduce_on_links(problem) or problem.topology.has_reduce_rate:
-        return False
-    return problem.bytes_over_latency < _SMALL_ALLREDUCE
+    topology = problem.topology
+    direct = bool(topology.stores.all()) and topology.num_gpus == len(topology.nodes) and problem.is_whole_machine
+    small = problem.bytes_over_latency < _SMALL_ALLREDUCE
+    return direct and small and _is_allreduce_on_links(problem) and not topology.has_reduce_rate
 
 
 def suits_one_shot(problem: Problem) -> bool:

@@ -1,18 +1,22 @@
 """Plans in bounded memory: chunks divided into slices, and the completion time of the stages, overlapped."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.arrays import NEVER
 from flowccl.errors import InvalidScheduleError
-from flowccl.methods.trees.stagger import plan_stagger
+from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.plan import ReshardPlan
-from flowccl.resharding.routing import RoundTrees, SourceSets, repeated
-from flowccl.resharding.scheduling import templates, within_limits
+from flowccl.resharding.routing import PieceTrees, RoundTrees, SourceSets, repeated
+from flowccl.resharding.scheduling import within_limits
 from flowccl.resharding.steps import step_table
 from flowccl.resharding.traffic import TrafficClass
-from flowccl.schedule.generation.job_shop import jobs_of
+from flowccl.schedule.generation.job_shop import Jobs, jobs_of
+from flowccl.schedule.generation.serial import fits
+from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.transform import left_shift
 from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
 
@@ -48,25 +52,85 @@ def staged_ps(topology: Topology, sets: SourceSets, classes: list[TrafficClass],
     that a few stages, which are verified, prove all. Where a machine has limits, stages follow each other instead.
     """
     few = [TrafficClass(c.sources, c.targets, -(-c.bytes // stages)) for c in classes]
-    pieces, on_trees = repeated(topology, sets, few, one, 1, 1)
+    _, on_trees = repeated(topology, sets, few, one, 1, 1)
     jobs = jobs_of(topology, on_trees.demand, on_trees.trees)
     if topology.has_extra_constraints or topology.has_overheads:
         alone = within_limits(jobs.in_order(-jobs.tail, NEVER), topology)
         return NEVER if alone is None else alone.finish_ps * stages
-    plan = plan_stagger(jobs, templates(on_trees, pieces), np.zeros(len(on_trees.piece), dtype=np.int64))
-    last = int((plan.periods * plan.period_ps + plan.start_ps + plan.takes_ps).max())
-    overlapping = min(stages, last // plan.period_ps + 2)
-    _verify_stages(topology, sets, few, one, overlapping)
-    return (stages - 1) * plan.period_ps + last
+    plan = _Stages.of(jobs)
+    overlapping = min(stages, plan.last_ps // plan.period_ps + 2)
+    _verify_stages(topology, sets, few, one, plan, overlapping)
+    return (stages - 1) * plan.period_ps + plan.last_ps
 
 
-def _verify_stages(topology: Topology, sets: SourceSets, few: list[TrafficClass], one: RoundTrees, stages: int) -> None:
+@dataclass(frozen=True, eq=False)
+class _Stages:
+    """Stages that start one period after another; `start_ps` is when each job of the first stage starts.
+
+    The plan of a period comes from the links alone: all jobs once, as if no data were missing. The period is the
+    longest time from the first to the last use of a link. Each job then starts a whole number of periods later, when
+    its data has arrived, so that no link carries more than in the plan.
+    """
+
+    start_ps: NDArray[np.int64]
+    period_ps: int
+    last_ps: int
+
+    @classmethod
+    def of(cls, jobs: Jobs) -> "_Stages":
+        """The stages of the jobs of one of them."""
+        shop, count = jobs.shop, len(jobs.chunk)
+        free = shop._replace(
+            child_ptr=np.zeros(count + 1, dtype=np.int64),
+            child=np.zeros(0, dtype=np.int64),
+            feeding_hop=np.full(count, -1, dtype=np.int64),
+        )
+        above = np.full(count, -1, dtype=np.int64)
+        above[shop.child] = np.repeat(np.arange(count), np.diff(shop.child_ptr))
+        plan = replace(jobs, shop=free).dispatched(_summed(above, np.ones(count, dtype=np.int64)), NEVER)
+        assert plan is not None
+        timing, start = plan.timing, plan.start_ps
+        first, last = np.full(len(jobs.topology.links), NEVER), np.zeros(len(jobs.topology.links), dtype=np.int64)
+        np.minimum.at(first, timing.hop_link, timing.hop_from_ps)
+        np.maximum.at(last, timing.hop_link, timing.hop_to_ps)
+        period = max(int((last - first)[timing.hop_link].max()), 1)
+        arrival = np.zeros(count, dtype=np.int64)
+        np.maximum.at(arrival, timing.end_transfer, timing.end_arrival_ps)
+        late = np.where(above < 0, 0, np.maximum(-((start - arrival[above]) // period), 0))
+        delay = _summed(above, late) * period
+        return cls(start + delay, period, int((arrival + delay).max()))
+
+
+def _summed(above: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The sum of the values of each job and of all before it; `above` is the job that feeds it, or -1."""
+    total = value.copy()
+    for job, before in enumerate(above.tolist()):  # jobs come after those that feed them
+        total[job] += total[before] if before >= 0 else 0
+    return total
+
+
+def _verify_stages(
+    topology: Topology, sets: SourceSets, few: list[TrafficClass], one: RoundTrees, plan: _Stages, stages: int
+) -> None:
     """Verify as many stages as overlap."""
     several = [TrafficClass(c.sources, c.targets, c.bytes * stages) for c in few]
     pieces, on_trees = repeated(topology, sets, several, one, stages, 1)
     jobs = jobs_of(topology, on_trees.demand, on_trees.trees)
-    made = plan_stagger(jobs, templates(on_trees, pieces), pieces.round_number[on_trees.piece]).schedule()
-    violations = [] if made is None else verify(made)
-    if made is None or violations:
-        reason = violations[0] if violations else "the rounds do not fit"
-        raise InvalidScheduleError(f"staggered stages are invalid: {reason}")
+    count = np.bincount(jobs.chunk, minlength=len(on_trees.piece))
+    first = np.cumsum(count) - count
+    number = np.arange(len(jobs.chunk)) - first[jobs.chunk]
+    in_first = np.cumsum(np.where(pieces.round_number[on_trees.piece] == 0, count, 0)) - count
+    same = in_first[_templates(on_trees, pieces)[jobs.chunk]] + number
+    start = plan.start_ps[same] + pieces.round_number[on_trees.piece][jobs.chunk] * plan.period_ps
+    flags, route = np.zeros(len(start), dtype=np.bool_), jobs.shop.job_route.astype(np.int32)
+    made = Schedule(topology, jobs.demand, jobs.routes, jobs.chunk, route, start, flags, jobs.method)
+    violations = verify(left_shift(made)) if fits(made) else ["the rounds do not fit"]
+    if violations:
+        raise InvalidScheduleError(f"staggered stages are invalid: {violations[0]}")
+
+
+def _templates(on_trees: PieceTrees, pieces: Pieces) -> NDArray[np.int64]:
+    """For each chunk, the chunk of round 0 on the same tree: that of the template piece with the same source."""
+    gpus = on_trees.demand.num_gpus
+    key = on_trees.piece * gpus + on_trees.demand.source  # sorted, since chunks are in order of (piece, source)
+    return np.searchsorted(key, pieces.template[on_trees.piece] * gpus + on_trees.demand.source).astype(np.int64)

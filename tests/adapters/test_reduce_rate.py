@@ -11,7 +11,7 @@ from flowccl.bounds.lower_bound import bounds, lower_bound
 from flowccl.cli import main
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
-from flowccl.errors import DemandError, TopologyError
+from flowccl.errors import TopologyError
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
@@ -85,17 +85,6 @@ def test_methods_support_reduce_rates(method: str) -> None:
     assert slow.topology == topology
     assert slow.finish_ps > free.finish_ps
     assert slow.finish_ps >= lower_bound(topology, demand).ps
-
-
-def test_staged_exchange_does_not() -> None:
-    with pytest.raises(
-        DemandError, match="method staged-exchange does not support GPUs that take time to reduce; use greedy or auto"
-    ):
-        next(
-            load_method("staged-exchange")(
-                Problem(reducing_at(full(4), 30.0), collective("allreduce", 4, 400 * KB)), SearchContext.with_limit(9.0)
-            )
-        )
 
 
 @settings(max_examples=30, deadline=None)

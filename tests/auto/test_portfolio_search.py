@@ -73,14 +73,14 @@ def test_a_method_that_refuses_the_problem_is_dropped():
 
 
 def test_methods_near_the_best_run_first():
-    """The time may end within a round. After its first step alone, ring is later than direct, and stays behind it."""
-    searched = search({name: load_method(name) for name in ("ring", "direct")}, steps=9)
+    """The time may end within a round. After its first step alone, tree is later than direct, and stays behind it."""
+    searched = search({name: load_method(name) for name in ("tree", "direct")}, steps=9)
     began: list[tuple[str, int]] = []
     advance = searched._advance
     searched._advance = lambda arm, steps: began.append((arm.name, arm.count)) or advance(arm, steps)
     list(searched.run())
-    assert began[:2] == [("ring", 1), ("direct", 1)]
-    assert began.index(("direct", 2)) < began.index(("ring", 2))
+    assert began[:2] == [("tree", 1), ("direct", 1)]
+    assert began.index(("direct", 2)) < began.index(("tree", 2))
 
 
 def test_no_arm_more_than_doubles_its_steps_in_a_round():

@@ -86,7 +86,7 @@ def test_no_schedule_beats_it(count: int, gpus: int, size: int, slow: int) -> No
     topology = Topology("uneven", plain.nodes, tuple(links))
     demand = collective("allreduce", topology.num_gpus, size, 2)
     least = partition_us(topology, demand.size_bytes)
-    for name in ("one-shot", "staged-exchange", "reroute"):
+    for name in ("one-shot", "greedy", "reroute"):
         steps = load_method(name)(Problem(topology, demand), SearchContext.with_limit(1.0))
         for _, schedule in zip(range(4), steps, strict=False):
             assert schedule is None or schedule.finish_us >= least

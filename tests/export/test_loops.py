@@ -108,7 +108,7 @@ def test_parts_leave_for_a_nic_in_order_and_the_program_is_as_early_as_its_sched
     """Messages of several GPUs share the NIC and the ports; a threadblock posts one part after another."""
     topology = pcie_hosts(gpus)
     demand = collective(what, 2 * gpus, 2 * gpus * parse_bytes("16MiB"))
-    found = next(filter(None, load_method("trees")(Problem(topology, demand), SearchContext.with_limit(60.0))))
+    found = next(filter(None, load_method("reroute")(Problem(topology, demand), SearchContext.with_limit(60.0))))
     schedule = repeated(found, MSCCLPP, 80, 64)
     assert schedule is not None
     assert schedule.costs is not None

@@ -35,7 +35,7 @@ def slowed(name: str) -> Topology:
         (slowed("torus:3x3"), "alltoall", 16, 0.05),
         (machine("dgx_a100:2"), "allgather", 4, 0.02),
         (slowed("torus:3x3"), "allgather", 32, 0.1),
-        (machine("torus:3x4"), "reduce_scatter", 8, 0.01),
+        (machine("torus:3x4"), "reduce_scatter", 32, 0.02),
         (machine("ring:5"), "broadcast", 64, 0.1),
     ],
     ids=str,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flowccl.compiled import F64, I32, I64, Bool, heap_pop, heap_push, inner, maker
-from flowccl.methods.lns.timetable_kernels import RouteNetwork, Timetable, book, busy_ps, earliest, latest, release
+from flowccl.methods.lns.timetable_kernels import RouteNetwork, Timetable, book, busy_ps, earliest, release
 
 
 class PlannedChunks(NamedTuple):
@@ -260,29 +260,6 @@ def insert_chunk(
         if not scratch.member[node]:
             trees.route[chunk, node] = -1
     return left == 0
-
-
-@maker
-def right_shift_chunk(
-    net: RouteNetwork, planned: PlannedChunks, table: Timetable, trees: InsertedTrees, chunk: int, target_ps: int
-) -> None:
-    """Right-shift every branch of a chunk's tree as far as the target and the branches that it feeds allow.
-
-    This frees early slots for other chunks. Branches that miss the target stay.
-    """
-    nodes = trees.route.shape[1]
-    due = np.full(nodes, target_ps)
-    for node in np.argsort(-trees.start_ps[chunk], kind="mergesort"):  # each branch before the one that feeds it
-        route = trees.route[chunk, node]
-        if route < 0:
-            continue
-        start, busy = trees.start_ps[chunk, node], busy_ps(net, route, planned.size_bytes[chunk])
-        if trees.at_ps[chunk, node] <= due[node]:
-            release(net, table, route, start)
-            start = max(start, latest(net, table, route, busy, due[node] - busy - net.latency_ps[route]))
-            book(net, table, route, busy, start, chunk)
-            trees.start_ps[chunk, node], trees.at_ps[chunk, node] = start, start + busy + net.latency_ps[route]
-        due[net.start[route]] = min(due[net.start[route]], start)
 
 
 @inner

@@ -52,7 +52,7 @@ class Quotient:
         starts = np.broadcast_to(start_ps, (len(self.group), len(start_ps))).ravel()
         flags = np.zeros(len(moved), dtype=np.bool_)
         return Schedule(
-            self.group.topology, demand, Routes.from_lists(lists), moved, every, starts.copy(), flags, "lns-quotient"
+            self.group.topology, demand, Routes.from_lists(lists), moved, every, starts.copy(), flags, "lns"
         )
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flowccl.compiled import F64, I32, I64, compiled, exponential, inner, maker
+from flowccl.compiled import F64, I64, compiled, exponential, inner, maker
 from flowccl.methods.lns.insertion_kernels import (
     InsertedTrees,
     InsertionScratch,
@@ -12,9 +12,8 @@ from flowccl.methods.lns.insertion_kernels import (
     remove_branches,
     remove_chunk,
     restore_chunk,
-    right_shift_chunk,
 )
-from flowccl.methods.lns.timetable_kernels import RouteNetwork, Timetable, book, busy_ps, first_after, with_space
+from flowccl.methods.lns.timetable_kernels import RouteNetwork, Timetable, first_after, with_space
 
 
 @compiled
@@ -41,21 +40,6 @@ def build(
         if not insert_chunk(net, planned, table, trees, scratch, chunk, weight, chunk):
             return False, table, trees
     return True, table, trees
-
-
-@compiled
-def book_all(
-    net: RouteNetwork, planned: PlannedChunks, table: Timetable, chunk: I32, route: I32, start_ps: I64
-) -> Timetable:
-    """The table with the given transfers booked; they are sorted by start, so that each is appended."""
-    entries = np.zeros(len(table.entries), dtype=np.int64)
-    for k in range(len(chunk)):
-        for h in range(net.hop_ptr[route[k]], net.hop_ptr[route[k] + 1]):
-            entries[net.hop_link[h]] += 1
-    table = with_space(table, entries.max())
-    for k in range(len(chunk)):
-        book(net, table, route[k], busy_ps(net, route[k], planned.size_bytes[chunk[k]]), start_ps[k], chunk[k])
-    return table
 
 
 @inner
@@ -125,21 +109,18 @@ def improve(
     weight: float,
     tries: int,
     most: int,
-    right_shift: bool,
     random: np.random.Generator,
 ) -> Timetable:
     """Remove some chunks or branches and insert them again, many times; undo changes that increase the lateness.
 
-    A chunk is late if it arrives after `target_ps`; the loop ends when no chunk is. With `right_shift`, chunks that
-    are not late are shifted to the right. Return the table, which may have become wider.
+    A chunk is late if it arrives after `target_ps`; the loop ends when no chunk is. Return the table, which may have
+    become wider.
     """
     chunks, nodes = trees.route.shape
     scratch = new_scratch(nodes, len(net.end))
     late = np.empty(chunks)
     for chunk in range(chunks):
         late[chunk] = _late(planned, trees, chunk, target_ps)
-        if right_shift:
-            right_shift_chunk(net, planned, table, trees, chunk, target_ps)
     total = late.sum()
     chosen = np.empty(most, dtype=np.int64)
     for _ in range(tries):
@@ -153,9 +134,7 @@ def improve(
         _remove(net, table, trees, removed, random)
         table = with_space(table, nodes * count)
         order = removed[::-1].copy() if random.random() < 0.5 else removed
-        after = _insert_again(
-            net, planned, table, trees, scratch, order, target_ps, weight, right_shift, before, random
-        )
+        after = _insert_again(net, planned, table, trees, scratch, order, target_ps, weight, before, random)
         if after > before:
             for k in range(count):
                 remove_chunk(net, table, trees, order[k])
@@ -191,7 +170,6 @@ def _insert_again(
     order: I64,
     target_ps: int,
     weight: float,
-    right_shift: bool,
     enough: float,
     random: np.random.Generator,
 ) -> float:
@@ -203,8 +181,6 @@ def _insert_again(
         if not insert_chunk(net, planned, table, trees, scratch, chunk, scale, salt + chunk):
             return np.inf
         late += _late(planned, trees, chunk, target_ps)
-        if right_shift:
-            right_shift_chunk(net, planned, table, trees, chunk, target_ps)
         if late > enough:
             break
     return late

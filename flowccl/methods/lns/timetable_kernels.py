@@ -72,10 +72,7 @@ def first_after(table: Timetable, link: int, time: int) -> int:
 
 @inner
 def earliest(net: RouteNetwork, table: Timetable, route: int, busy: int, time: int, limit: float) -> int:
-    """The earliest start from `time` on at which all links of a route are free; the search stops at `limit`.
-
-    Entries may overlap: an adopted schedule may occupy a link for less time than the table says.
-    """
+    """The earliest start from `time` on at which all links of a route are free; the search stops at `limit`."""
     while True:
         free = True
         for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
@@ -88,28 +85,6 @@ def earliest(net: RouteNetwork, table: Timetable, route: int, busy: int, time: i
                 place += 1
             time = begin - net.hop_offset_ps[h]
         if free or time >= limit:
-            return time
-
-
-@inner
-def latest(net: RouteNetwork, table: Timetable, route: int, busy: int, time: int) -> int:
-    """The latest start up to `time` at which all links of a route are free; it may be negative."""
-    while True:
-        free = True
-        for h in range(net.hop_ptr[route], net.hop_ptr[route + 1]):
-            link, begin = net.hop_link[h], time + net.hop_offset_ps[h]
-            place = first_after(
-                table, link, begin + busy - 1
-            )  # the last entry that begins before the end, or its successor
-            if place == table.entries[link] or table.begin_ps[link, place] >= begin + busy:
-                place -= 1
-            while place >= 0 and table.until_ps[link, place] > begin:
-                if table.begin_ps[link, place] < begin + busy:
-                    begin = table.begin_ps[link, place] - busy
-                    free = False
-                place -= 1
-            time = begin - net.hop_offset_ps[h]
-        if free:
             return time
 
 

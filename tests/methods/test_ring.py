@@ -1,11 +1,11 @@
-"""Directed ring: the fluid optimum where every GPU has one port, and where auto tries it."""
+"""Ring: the fluid optimum where every GPU has one port, and where auto tries it."""
 
 import pytest
 
 from benchmarks.unseen_machines import draw
 from flowccl.demand.collectives import collective
 from flowccl.methods.registry import info_of, load_method
-from flowccl.methods.suitability import suits_directed_ring
+from flowccl.methods.suitability import suits_ring
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
@@ -16,7 +16,7 @@ from flowccl.verifier.verify import verify
 
 def best(topology: Topology, name: str, size: int, chunks: int) -> Schedule:
     problem = Problem(topology, collective(name, topology.num_gpus, size, chunks))
-    steps = load_method("directed-ring")(problem, SearchContext.with_limit(60.0))
+    steps = load_method("ring")(problem, SearchContext.with_limit(60.0))
     found = [one for _, one in zip(range(4), steps, strict=False) if one is not None]
     assert all(verify(one) == [] for one in found)
     return min(found, key=lambda one: one.finish_ps)
@@ -37,7 +37,7 @@ def test_an_allreduce_on_a_dragonfly_with_two_slow_links_is_close_to_the_bound()
 
 def test_auto_tries_it_where_all_data_goes_around() -> None:
     topology = star(6)
-    assert info_of("directed-ring").in_auto is suits_directed_ring
+    assert info_of("ring").in_auto is suits_ring
     wanted = {"allgather": True, "reduce_scatter": True, "allreduce": True, "alltoall": False, "broadcast": True}
     for name, suits in wanted.items():
-        assert suits_directed_ring(Problem(topology, collective(name, 6, 6000))) is suits
+        assert suits_ring(Problem(topology, collective(name, 6, 6000))) is suits
