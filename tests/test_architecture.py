@@ -47,7 +47,7 @@ LAYERS = {  # package or module: the packages and modules that it may import, al
     "search": SCHEDULE | {"bounds", "problem"},
     "adapters": SCHEDULE | {"portable", "problem", "runtimes", "search"},
     "methods": CHECKS | {"problem", "search", "adapters", "solver", "portable", "compiled"},
-    "papers": METHODS | {"compiled", "solver"},
+    "papers": METHODS | {"compiled", "portable", "solver"},
     "memory": DEMAND,
     "export": SCHEDULE | {"compiled", "memory", "runtimes"},
     "compilation": METHODS | {"compile_cache", "compiled", "export"},

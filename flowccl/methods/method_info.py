@@ -50,7 +50,6 @@ class MethodInfo:
     fluid        it starts from a fluid optimum: the result says what whole chunks and the pipeline lose against it
     baseline     it is one of the textbook algorithms that comparisons show
     loops        the units of compiled loops that it runs: names of methods that represent them
-    chunks_for_gap  the number of chunks that a gap takes, where the method has a formula for it
     useful_chunks  a number of chunks with which it is good, where it is poor with one; `auto` goes there from one
     traits       how `auto` gives it turns
     in_auto      whether `auto` tries it on a problem; None: never
@@ -76,7 +75,6 @@ class MethodInfo:
     fluid: bool = False
     baseline: bool = False
     loops: tuple[str, ...] = EVERY
-    chunks_for_gap: Callable[[Problem, float, SearchContext], int] | None = None
     useful_chunks: Callable[[Problem, SearchContext], int] | None = None
     traits: Traits = _DEFAULT
     in_auto: Callable[[Problem], bool] | None = None

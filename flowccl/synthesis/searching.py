@@ -219,14 +219,11 @@ def _bounded(task: Task) -> Problem:
 
 
 def _useful_chunks(name: str, *, task: Task, context: SearchContext) -> int:
-    """The number of chunks with which a method is good, or with which it alone reaches the gap; the least if not known.
+    """The number of chunks with which a method is good; the least if not known.
 
     On runtimes, reductions have at least two chunks: a GPU sends one while it reduces the other.
     """
-    info, options = info_of(name), task.options
-    if options.method != "auto" and info.chunks_for_gap is not None:
-        return info.chunks_for_gap(task.planned, options.gap, context)
-    demand, is_ideal = task.problem.demand, task.target.is_ideal
+    info, demand, is_ideal = info_of(name), task.problem.demand, task.target.is_ideal
     least = 2 if demand.reduces and not is_ideal else 1
     useful = least if info.useful_chunks is None else max(least, info.useful_chunks(task.planned, context))
     if not is_ideal:  # many variants are tried only of schedules that are small enough
