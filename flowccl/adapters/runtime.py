@@ -35,17 +35,19 @@ def on_the_runtime(
     """The method for schedules that a runtime carries out.
 
     It plans with the context `inner` on the machine of `planning_problem`. What it finds is timed anew, with the costs
-    where they occur. Where its schedules are `variants` of one plan, the best of them is its only one.
+    where they occur. Where its schedules are `variants` of one plan, the best of them is its only one, and is carried
+    out in as many ways as the first one.
     """
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         planned = planning_problem(problem, carrier.profile, operations=operations, by_rate=by_rate)
         best: Schedule | None = None
-        for found in method(planned, inner):
+        other: Schedule | None = None  # what was planned for the best, if it is not the first
+        for number, found in enumerate(method(planned, inner)):
             is_late = context.incumbents.best_ps < inf and found is not None and not carrier.can_run(found)
             carried = None if found is None or is_late else carrier(found)
             if carried is not None and (best is None or carried.finish_ps < best.finish_ps):
-                best = carried
+                best, other = carried, found if number else None
             else:
                 carried = None
             if not variants:
@@ -53,6 +55,7 @@ def on_the_runtime(
             elif context.budget.over():
                 break
         if variants:
-            yield best
+            again = None if other is None else carrier(other, anew=True)
+            yield again if again is not None and best is not None and again.finish_ps < best.finish_ps else best
 
     return run

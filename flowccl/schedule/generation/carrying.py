@@ -68,8 +68,11 @@ class Carrier:
     known: dict[tuple[str, int], _Variant] = field(default_factory=dict)
     best_ps: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def __call__(self, schedule: Schedule) -> Schedule | None:
-        """Return the schedule as the runtime carries it out, in the best variant found; None where it cannot."""
+    def __call__(self, schedule: Schedule, anew: bool = False) -> Schedule | None:
+        """Return the schedule as the runtime carries it out, in the best variant found; None where it cannot.
+
+        If `anew`, variants are tried as for the first of its kind.
+        """
         kind = schedule.method.partition(",")[0]
         key, protocols = (kind, len(schedule.demand)), self._protocols(schedule)
         usual = self.known.get(("", 0), _Variant(protocol=protocols[0]))  # of the best schedule of any kind
@@ -79,15 +82,16 @@ class Carrier:
         if search.best is None and self.known:
             search.narrow(self._widths(schedule))
         best_ps = min(list(self.best_ps.values()), default=NEVER)  # a copy: other threads add to it
-        if key not in self.known and search.best is not None and search.best.finish_ps > _FAR * best_ps:
+        is_first = anew or key not in self.known
+        if is_first and search.best is not None and search.best.finish_ps > _FAR * best_ps:
             return search.best
         is_near = search.best is None or search.best.finish_ps <= _NEAR * self.best_ps.get(key, search.best.finish_ps)
         is_small = len(schedule) <= EXPLORED
-        first = key not in self.known and is_small
-        if key not in self.known or (is_small and is_near):
-            for collected in self._collections(schedule, search.best) if first else (variant.collected,):
+        if is_first or (is_small and is_near):
+            several = is_first and is_small
+            for collected in self._collections(schedule, search.best) if several else (variant.collected,):
                 for protocol in protocols if is_small else (variant.protocol,):
-                    near = search.variant if search.best is not None and not collected else None
+                    near = search.variant if search.best is not None and not (collected or anew) else None
                     shapes = self._shapes(schedule, protocol, near)
                     search.improve(protocol, shapes, collected, thoroughly=is_small)
         if search.best is None:
