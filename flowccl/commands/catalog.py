@@ -187,24 +187,23 @@ def _collective(catalog: "Catalog", name: str | None) -> str:
 
 
 def _plot(catalog: "Catalog", collective: str, path: str) -> None:
-    from flowccl.plot.catalog_times import plot_catalog
+    """Draw a thick line for each plan, and the library and the lower bound dashed."""
+    from flowccl.plot.curves import Curve, plot_curves
+    from flowccl.units import format_bytes
 
     points = [point for point in catalog.times if point.collective == collective]
     rules = [rule for rule in catalog.rules if rule.collective == collective]
-
-    def curve(name: str) -> tuple[list[int], list[float]]:
-        rows = [(p.size_bytes, getattr(p, name)) for p in points if getattr(p, name) is not None]
-        return [size for size, _ in rows], [us for _, us in rows]
-
-    plans = {}
-    for rule in rules:
-        rows = [p for p in points if rule.plan is not None and p.plan == rule.plan and p.program_us is not None]
-        if rule.plan is not None:
-            plans[rule.plan] = ([p.size_bytes for p in rows], [p.program_us or 0.0 for p in rows])
-    others = {"library": curve("library_us"), "lower bound": curve("lower_bound_us")}
+    curves = []
+    for name, field, style in (("library", "library_us", "--"), ("lower bound", "lower_bound_us", "k--")):
+        rows = [(p.size_bytes, getattr(p, field)) for p in points if getattr(p, field) is not None]
+        curves += [Curve(name, rows, style)] if rows else []
+    for plan in dict.fromkeys(rule.plan for rule in rules if rule.plan is not None):
+        rows = [(p.size_bytes, p.program_us) for p in points if p.plan == plan and p.program_us is not None]
+        curves += [Curve(plan, rows, "o-", 2.2)] if rows else []
     edges = sorted({edge for rule in rules for edge in (rule.bytes.low, rule.bytes.high)})
     title = f"{collective} on {catalog.machine.name}, {catalog.runtime}"
-    plot_catalog(title, plans, {name: rows for name, rows in others.items() if rows[0]}, edges, path)
+    ticks = {edge: format_bytes(edge) for edge in edges}
+    plot_curves(title, curves, path, ("size", "predicted time [us]"), ticks, edges=edges)
 
 
 def _select(options: argparse.Namespace) -> int:

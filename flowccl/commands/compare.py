@@ -62,7 +62,7 @@ def add(commands: Commands) -> None:
 
 def _compare(options: argparse.Namespace) -> int:
     from flowccl.analysis.compare import BASELINES, compare, header, line, parse_sizes
-    from flowccl.plot.comparison import plot_comparison
+    from flowccl.plot.curves import Curve, plot_curves
     from flowccl.plot.picture import check_picture
     from flowccl.units import format_bytes
 
@@ -107,10 +107,15 @@ def _compare(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([row.to_json() for row in rows]))
     if options.out is not None:
-        columns = ["bound", *rows[0].finish_us]
-        algbw = {column: [row.algbw_GBps(column) for row in rows] for column in columns}
+        curves = []
+        for number, name in enumerate(["bound", *rows[0].finish_us]):
+            points = [(row.size_bytes, GBps) for row in rows if (GBps := row.algbw_GBps(name))]
+            style = {"bound": "k--", "auto": "o-"}.get(name, ("s:", "^:", "v:", "D:", "x:", "+:", "*:")[number % 7])
+            label = "limit from the lower bound" if name == "bound" else name
+            curves += [Curve(label, points, style)] if points else []
         title = f"{options.collective} on {topology.name}, {topology.num_gpus} GPUs"
-        plot_comparison(title, [row.size_bytes for row in rows], algbw, options.out)
+        ticks = {row.size_bytes: format_bytes(row.size_bytes) for row in rows}
+        plot_curves(title, curves, options.out, ("size", "algbw [GB/s]"), ticks)
         if not options.json:
             print(f"plot written to {options.out}")
     return 0
@@ -119,7 +124,7 @@ def _compare(options: argparse.Namespace) -> int:
 def _compare_schedule(options: argparse.Namespace, schedule: "Schedule") -> int:
     """Print the time of a schedule beside those of NCCL's ring and tree."""
     from flowccl.analysis.compare import beside_baselines
-    from flowccl.plot.comparison import plot_beside_baselines
+    from flowccl.plot.curves import plot_beside_baselines
     from flowccl.plot.picture import check_picture
     from flowccl.units import format_bytes
 

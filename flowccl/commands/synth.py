@@ -142,19 +142,22 @@ def _trade_off(options: argparse.Namespace, result: "Result") -> "list[TradeOffP
     """The trade-off where it is asked for, also written as a picture."""
     if options.trade_off is None:
         return []
-    from flowccl.plot.trade_off import plot_trade_off
+    from flowccl.plot.curves import Curve, plot_curves
     from flowccl.runtimes.machine import known_sms
     from flowccl.synthesis.trade_off import trade_off
 
     schedule = result.schedule
     front = trade_off(result, known_sms(schedule.topology, options.sms))
     if options.trade_off:
-        times = {"schedule": [point.finish_us for point in front]}
+        curves = [Curve("schedule", [(point.messages_per_gpu, point.finish_us) for point in front])]
         if result.lowered is not None:
-            times[f"program on {result.lowered.runtime}"] = [point.program_us or 0.0 for point in front]
+            points = [(point.messages_per_gpu, point.program_us or 0.0) for point in front]
+            curves.append(Curve(f"program on {result.lowered.runtime}", points, "s--"))
+        curves.append(Curve("lower bound", [(point.messages_per_gpu, result.bound.us) for point in front], "k:"))
         title = f"{schedule.demand.collective} on {schedule.topology.name}"
-        messages = [point.messages_per_gpu for point in front]
-        plot_trade_off(title, messages, times, result.bound.us, options.trade_off)
+        labels = ("most messages that one GPU sends", "completion time [us]")
+        ticks = {point.messages_per_gpu: str(point.messages_per_gpu) for point in front}
+        plot_curves(title, curves, options.trade_off, labels, ticks, log_y=False)
     return front
 
 

@@ -16,6 +16,7 @@ from flowccl.topology.topology import Topology
 Points = NDArray[np.float64]
 _MAX_IN_ROW = 16  # GPUs per host
 _MAX_IN_TREE = 64
+_ASIDE = 0.07  # distance of a link from the line between its nodes, so that both directions are visible
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,15 @@ def position_nodes(topology: Topology) -> NodePositions:
         return NodePositions(_whole(topology, rest), {}, {})
     clusters = {name: _cluster(topology, nodes) for name, nodes in hosts.items()}
     return _around(topology, clusters, rest)
+
+
+def link_lines(topology: Topology, place: Points, links: NDArray[np.int64]) -> Points:
+    """Compute the two ends of the line of each of some links: an array of shape (links, 2, 2)."""
+    start, end = place[topology.link_src[links]], place[topology.link_dst[links]]
+    along = end - start
+    aside = np.stack((along[:, 1], -along[:, 0]), axis=1) / np.maximum(np.hypot(*along.T), 1e-9)[:, None]
+    lines: Points = np.stack((start, end), axis=1) + _ASIDE * aside[:, None]
+    return lines
 
 
 def _whole(topology: Topology, nodes: list[int]) -> Points:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowccl.errors import InputError
-from flowccl.plot.node_positions import position_nodes
+from flowccl.plot.node_positions import link_lines, position_nodes
 from flowccl.report.columns import Columns, ReportColumns
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
@@ -20,7 +20,6 @@ MOST_LINES = 4_000
 IMAGE_ROWS, IMAGE_COLUMNS = 300, 1_200  # pixels of the timeline where bars are too many to draw one by one
 _TOOLS = "pan,xwheel_zoom,box_zoom,reset"
 _PIXELS_PER_LETTER = 7  # of the names of links
-_ASIDE = 0.07  # distance of a link from the line between its nodes, so that both directions are visible
 
 
 def bokeh_modules() -> Any:
@@ -155,11 +154,7 @@ def _machine(topology: Topology, use: Columns) -> tuple[Any, dict[str, Any]]:
 
 
 def _lines(topology: Topology, place: Any, chosen: Any) -> Columns:
-    start, end = place[topology.link_src[chosen]], place[topology.link_dst[chosen]]
-    along = end - start
-    length = np.maximum(np.hypot(*along.T), 1e-9)
-    aside = _ASIDE * np.stack((along[:, 1], -along[:, 0]), axis=1) / length[:, None]
-    ends = np.stack((start + aside, end + aside))
+    ends = link_lines(topology, place, chosen).swapaxes(0, 1)
     fastest = float(topology.link_GBps.max(initial=1.0))
     return {
         "link": chosen.astype(np.int32),

@@ -183,9 +183,9 @@ def test_a_machine_is_drawn_with_ranks_and_bandwidths(tmp_path: Path) -> None:
     plot_topology(machine("ndv2:2"), tmp_path / "ndv2.svg")
     words = text_of(tmp_path / "ndv2.svg").split("\n")
     assert "16 GPUs in 2 hosts, 66 links" in words
-    assert {"50 GB/s, 16 lines", "25 GB/s, 16 lines", "12.5 GB/s, 2 lines"} <= set(words)
+    assert {"50 GB/s, 32 links", "25 GB/s, 32 links", "12.5 GB/s, 2 links"} <= set(words)
     assert {str(rank) for rank in range(16)} <= set(words)
-    assert {"host0", "host1", "line: both directions, arrow: one direction"} <= set(words)
+    assert {"host0", "host1", "one line for each direction"} <= set(words)
 
 
 def test_switches_memories_and_limits_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_switches_memories_and_limits_are_named(tmp_path: Path, monkeypatch: pyt
     words = text_of(tmp_path / "small.svg").split("\n")
     assert "2 GPUs, 1 switch, 1 memory, 4 links, 1 shared limit (not drawn)" in words
     assert names == ["s", "m"]
-    assert {"switch", "memory", "10 GB/s, 2 lines", "5 GB/s, 1 line", "4 GB/s, 1 line"} <= set(words)
+    assert {"switch", "memory", "10 GB/s, 2 links", "5 GB/s, 1 link", "4 GB/s, 1 link"} <= set(words)
 
 
 def test_special_characters_in_names_are_drawn_literally(tmp_path: Path) -> None:
