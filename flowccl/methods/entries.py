@@ -262,6 +262,15 @@ METHODS = (
         in_auto=suitability.suits_tree_exchange,
     ),
     MethodInfo(
+        name="staged-exchange",
+        load="flowccl.methods.staged_exchange:staged_exchange",
+        summary="allreduce of small sizes: staged exchange, from one-shot to recursive doubling",
+        reductions="native",
+        supports=frozenset({Constraint.BUFFERS}),
+        reduce_rate=False,
+        in_auto=suitability.suits_staged_exchange,
+    ),
+    MethodInfo(
         name="one-shot",
         load="flowccl.methods.one_shot:contributions_to_all",
         summary="allreduce of tiny sizes: every destination receives all contributions and reduces them itself",

@@ -147,10 +147,15 @@ def _has_messages_for_free(problem: Problem) -> bool:
 
 def suits_tree_exchange(problem: Problem) -> bool:
     """A small allreduce of all GPUs, on a machine of direct links."""
-    topology = problem.topology
-    direct = bool(topology.stores.all()) and topology.num_gpus == len(topology.nodes) and problem.is_whole_machine
-    small = problem.bytes_over_latency < _SMALL_ALLREDUCE
-    return direct and small and _is_allreduce_on_links(problem) and not topology.has_reduce_rate
+    direct = bool(problem.topology.stores.all()) and problem.topology.num_gpus == len(problem.topology.nodes)
+    return direct and suits_staged_exchange(problem) and problem.is_whole_machine
+
+
+def suits_staged_exchange(problem: Problem) -> bool:
+    """A small allreduce among GPUs that reduce at no cost."""
+    if not _is_allreduce_on_links(problem) or problem.topology.has_reduce_rate:
+        return False
+    return problem.bytes_over_latency < _SMALL_ALLREDUCE
 
 
 def suits_one_shot(problem: Problem) -> bool:

@@ -1,5 +1,7 @@
 """Reductions: every contribution exactly once, checked by the verifier and with real data."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -97,6 +99,49 @@ def test_every_contribution_once(data: st.DataObject) -> None:
     _assert_exact_sums(schedule, 60)
 
 
+@pytest.mark.parametrize("machine", ["dgx1", "torus:4x4", "mi250:1", "dgx_a100:2", "ring:8", "ndv2:2"])
+@pytest.mark.parametrize("size", [1000, 10**6])
+def test_staged_exchange(machine: str, size: int) -> None:
+    topology = read_machine(machine)
+    demand = collective("allreduce", topology.num_gpus, size)
+    found = [
+        s
+        for s in islice(load_method("staged-exchange")(Problem(topology, demand), SearchContext.with_limit(9.0)), 12)
+        if s is not None
+    ]
+    for schedule in found[-1:]:
+        assert verify(schedule) == []
+        _assert_exact_sums(schedule, 64)
+    assert found
+
+
+@pytest.mark.parametrize(("machine", "expected_us"), [("dgx1", 2 * 0.7), ("torus:4x4", 4 * 0.7), ("dgx_h100:1", 0.7)])
+def test_staged_exchange_takes_the_latency_of_the_farthest_rank(machine: str, expected_us: float) -> None:
+    topology = read_machine(machine)
+    demand = collective("allreduce", topology.num_gpus, 1000)
+    best = min(
+        s.finish_us
+        for s in load_method("staged-exchange")(Problem(topology, demand), SearchContext.with_limit(9.0))
+        if s is not None
+    )
+    assert expected_us <= best <= 1.05 * expected_us
+
+
+def test_chunks_of_a_staged_exchange_start_with_different_stages() -> None:
+    """A square, four chunks of 0.4 us, two stages: in each stage, both links of a GPU carry two chunks.
+
+    The second stage of the last chunk begins at 0.7 + 2 x 0.4 us. If all chunks started with the same stage, one link
+    would carry all four, and it would begin at 0.7 + 4 x 0.4 us.
+    """
+    topology, demand = read_machine("hypercube:2"), collective("allreduce", 4, 40_000)
+    best = min(
+        s.finish_us
+        for s in load_method("staged-exchange")(Problem(topology, demand), SearchContext.with_limit(9.0))
+        if s is not None
+    )
+    assert best == pytest.approx((0.7 + 2 * 0.4) + (0.7 + 0.4))
+
+
 @pytest.mark.parametrize(("machine", "hops"), [("ring:5", 2), ("line:4", 3), ("torus:3x3", 2)])
 def test_one_shot_takes_the_latency_of_the_farthest_rank(machine: str, hops: int) -> None:
     """Where no staged exchange is possible: every destination reduces for itself and waits for no partial result."""
@@ -125,6 +170,17 @@ def test_one_shot_has_a_demand_of_its_own() -> None:
         next(
             load_method("one-shot")(
                 Problem(read_machine("ring:3"), collective("reduce", 3, 600)), SearchContext.with_limit(1.0)
+            )
+        )
+
+
+def test_staged_exchange_is_for_allreduce_only() -> None:
+    with pytest.raises(
+        DemandError, match="staged-exchange is for allreduce, where all contributing ranks want the result; got reduce"
+    ):
+        next(
+            load_method("staged-exchange")(
+                Problem(read_machine("ring:4"), collective("reduce", 4, 100)), SearchContext.with_limit(1.0)
             )
         )
 
