@@ -29,11 +29,7 @@ _FAR = 2.0  # times the best of any kind, in whose variant it is carried out: no
 _WORTH = 0.01  # of the completion time: what collected messages must save
 _SAFETY = 1.5  # a variant is tried only where this many times its expected seconds are left
 _LEAST_MEASURED = 1_000  # transfers: what small schedules take is not in proportion to them
-LEAST_RATES = (
-    1.0,
-    0.5,
-    0.1,
-)  # of its rate, below which a message waits: it is never slower, down to half, or to a tenth
+LEAST_RATES = 1.0, 0.5, 0.1  # of its rate, below which a message waits: it is never slower, down to half or a tenth
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +175,8 @@ class Carrier:
         src, dst = shape.root_node[shape.root_ptr[:-1][route]], shape.end_node[shape.end_ptr[:-1][route]]
         if self.group is None:
             return src.astype(np.int64), dst.astype(np.int64)
-        there, back, own = (
-            self.group.difference(dst, src),
-            self.group.difference(src, dst),
-            np.zeros(len(src), np.int64),
-        )
+        there, back = self.group.difference(dst, src), self.group.difference(src, dst)
+        own = np.zeros(len(src), np.int64)
         return np.append(own, back.astype(np.int64)), np.append(there.astype(np.int64), own)
 
     def _protocols(self, schedule: Schedule) -> tuple[str, ...]:

@@ -41,6 +41,25 @@ def _best_team(state: EngineState, capacity: Capacity, node: int, now: int, oper
 
 
 @inner
+def _chosen_team(
+    state: EngineState, capacity: Capacity, node: int, now: int, last: int, own: int
+) -> tuple[int, int, int]:
+    """The first group of those that work on a message now, or as `_best_team`; then their operations.
+
+    Those that worked into the same chunk last come first, then those of the number of the group that issued the
+    message: between groups of the same number there always is a channel.
+    """
+    again, place = capacity.again_operations, node * capacity.groups
+    if last >= 0 and 0 <= _team_free(state, capacity, place + last, again) <= now:
+        return last, now, again
+    operations, group = capacity.receive_operations, own // capacity.receivers * capacity.receivers
+    if own >= 0 and 0 <= _team_free(state, capacity, place + group, operations) <= now:
+        return group, now, operations
+    group, free = _best_team(state, capacity, node, now, operations)
+    return group, free, operations
+
+
+@inner
 def _same_chunks(messages: MessageArrays, i: int, j: int) -> bool:
     """Whether two messages are reduced into the same chunks."""
     first, other = messages.into_ptr[i], messages.into_ptr[j]
@@ -109,18 +128,8 @@ def try_work(
             along[count] = j
             count, j = count + 1, turns.following_in[j]
     elif capacity.groups:
-        place = target * capacity.groups + last
-        operations = capacity.again_operations
-        if last >= 0 and 0 <= _team_free(state, capacity, place, operations) <= now:
-            group = last
-        if group < 0:
-            operations = capacity.receive_operations
-            own = state.issuer[i] // capacity.receivers * capacity.receivers if not messages.proxied[i] else -1
-            place = target * capacity.groups + own  # a channel to the group of the same number always exists
-            if own >= 0 and 0 <= _team_free(state, capacity, place, operations) <= now:
-                group = own
-        if group < 0:
-            group, free = _best_team(state, capacity, target, now, operations)
+        own = -1 if messages.proxied[i] else state.issuer[i]
+        group, free, operations = _chosen_team(state, capacity, target, now, last, own)
         if group == -2:
             return -2, 0, 0
         if group < 0:
