@@ -1,7 +1,7 @@
 """What each tuned number is worth: half of it and twice of it, on a fixed sample of rows, with counted steps.
 
-The rows are those of `ablation`. A number that changes nothing on many rows is not needed: give the search a rule
-without it. Numbers that are read when a module is imported, and those in compiled loops, do not change here.
+A number that changes nothing on all rows is hardly needed: give the search a rule without it. Numbers that are read
+when a module is imported, and those in compiled loops, do not change here.
 """
 
 import argparse
@@ -9,17 +9,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-from benchmarks import clusters, runtime
-from benchmarks.ablation import Row, sample
+from benchmarks.clusters import forget
 from benchmarks.report import store
 from benchmarks.tuned_numbers import FOLDERS, TunedNumber, tuned_numbers
 from flowccl.compilation import warm_up
 from flowccl.errors import FlowcclError
 from flowccl.methods.registry import methods_where
 from flowccl.synthesis import synthesize
+from flowccl.topology.machines import machine
 from flowccl.units import parse_bytes
 
+ROWS = (  # machine, collective, size, runtime: small ones of many kinds, so that a search is quick
+    ("mesh:3x3", "allgather", "1MB", "ideal"),
+    ("torus:3x4", "allreduce", "64KB", "ideal"),
+    ("ndv2:2", "alltoall", "1MB", "ideal"),
+    ("rail:2x4", "reduce_scatter", "4MB", "ideal"),
+    ("dgx1", "allgather", "64KB", "mscclpp"),
+    ("ring:8", "broadcast", "16MB", "ideal"),
+    ("dgx1", "allreduce", "1KB", "ideal"),
+    ("dragonfly:3:2:1", "allgather", "256KB", "ideal"),
+    ("hypercube:3", "alltoall", "64MB", "ideal"),
+    ("dgx_a100:2", "allreduce", "16MB", "mscclpp"),
+)
 _LINE = "{:<62} {:>24} {:>6} {:>9} {:>9}  {}"
+_SMS = 108  # of a GPU whose model the machine does not name
+Row = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -39,7 +53,7 @@ class Effect:
 def main(arguments: Sequence[str]) -> int:
     """Print a line for each number and value, and the numbers that change nothing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks sensitivity", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1, help="rows of each benchmark (default: 1, which are 5 rows)")
+    parser.add_argument("--rows", type=int, default=len(ROWS), help=f"rows, at most {len(ROWS)} (default: all)")
     parser.add_argument("--steps", type=int, default=40, help="steps of each search (default: 40)")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="numbers whose names match, as 'auto/*'")
     parser.add_argument("--list", action="store_true", help="only print the numbers")
@@ -50,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join(f"{number!s:<62} {number.value}" for number in numbers))
         return 0
     warm_up(methods_where(lambda info: info.in_auto is not None))
-    rows = sample(options.rows)
+    rows = ROWS[: options.rows]
     base = finish_times(rows, options.steps)
     measured = [number for number in numbers if number.path.startswith(FOLDERS) and not number.is_compiled]
     print(_LINE.format("number", "value", "rows", "earlier", "later", "largest change on"))
@@ -81,21 +95,13 @@ def finish_times(rows: Sequence[Row], steps: int) -> dict[str, float]:
     """The completion time of every row, in us."""
     times = {}
     for row in rows:
-        clusters.forget()
+        forget()
+        name, collective, size, runtime = row
+        bytes_, options = parse_bytes(size), {"gap": 0.0, "steps": steps, "workers": 1, "time_limit_s": 600.0}
         try:
-            result = synthesize(
-                row.topology,
-                row.collective,
-                parse_bytes(row.size),
-                time_limit_s=600.0,
-                steps=steps,
-                workers=1,
-                gap=0.0,
-                runtime="mscclpp" if row.benchmark == "runtime" else "ideal",
-                sms=runtime.SMS if row.benchmark == "runtime" else None,
-            )
+            found = synthesize(machine(name), collective, bytes_, runtime=runtime, sms=_SMS, **options)
         except FlowcclError as error:
-            print(f"{row}: {error}")
+            print(f"{' '.join(row)}: {error}")
             continue
-        times[str(row)] = result.schedule.finish_us
+        times[" ".join(row)] = found.schedule.finish_us
     return times

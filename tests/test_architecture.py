@@ -5,7 +5,6 @@ import inspect
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -13,10 +12,7 @@ from pathlib import Path
 import pytest
 
 import flowccl
-
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "flowccl"
-MODULES = sorted(PACKAGE.rglob("*.py"))
+from tests.source import MODULES, PACKAGE, ROOT, nodes, parsed, text
 
 BASE = {"arrays", "errors", "units", "version", "files", "wording", "by_name"}
 DEMAND = BASE | {"topology", "demand"}
@@ -105,20 +101,18 @@ NAMES = {module_name(path) for path in MODULES}
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def imports(path: Path) -> Iterator[tuple[str, ast.stmt]]:
+def imports(path: Path) -> list[tuple[str, ast.stmt]]:
     """Every imported module by its full name, anywhere in the file, with the import statement."""
-    for node in ast.walk(parsed(path)):
+    found: list[tuple[str, ast.stmt]] = []
+    for node in nodes(path, ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node) for alias in node.names)
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{place(path)}: imports are absolute"
-            source = node.module or ""
-            full = [f"{source}.{alias.name}" for alias in node.names]
-            yield from ((name if name in NAMES or source == "flowccl" else source, node) for name in full)
+            found += [(alias.name, node) for alias in node.names]
+            continue
+        assert node.level == 0, f"{place(path)}: imports are absolute"
+        source = node.module or ""
+        full = [f"{source}.{alias.name}" for alias in node.names]
+        found += [(name if name in NAMES or source == "flowccl" else source, node) for name in full]
+    return found
 
 
 def test_the_table_lists_every_layer_in_import_order():
@@ -155,9 +149,8 @@ def test_modules_do_not_import_each_other_in_cycles():
 def test_no_two_classes_share_a_name():
     found = defaultdict(list)
     for path in MODULES:
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.ClassDef):
-                found[node.name].append(place(path))
+        for node in nodes(path, ast.ClassDef):
+            found[node.name].append(place(path))
     assert {name: at for name, at in found.items() if len(at) > 1} == {}
 
 
@@ -201,8 +194,8 @@ def test_only_the_command_line_prints():
     for path in MODULES:
         if layer(path) in ("cli", "commands") or place(path).startswith("run/"):  # the processes of `run` print
             continue
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print":
+        for node in nodes(path, ast.Call):
+            if getattr(node.func, "id", "") == "print":
                 found.append(f"{place(path)}:{node.lineno}")
     assert found == []
 
@@ -211,8 +204,8 @@ def test_asserts_only_exclude_none_for_the_type_checker():
     """Input is checked with errors that name it: python -O removes asserts."""
     found = []
     for path in MODULES:
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.Assert) and not ast.unparse(node.test).endswith(" is not None"):
+        for node in nodes(path, ast.Assert):
+            if not ast.unparse(node.test).endswith(" is not None"):
                 found.append(f"{place(path)}:{node.lineno}: {ast.unparse(node)}")
     assert found == []
 
@@ -277,12 +270,12 @@ MOST_LINES, MOST_IN_FUNCTION = 400, 60
 
 def test_files_and_functions_are_short():
     """No file is longer than 400 lines, no function longer than 60."""
-    files = {place(path) for path in MODULES if len(path.read_text(encoding="utf-8").splitlines()) > MOST_LINES}
+    files = {place(path) for path in MODULES if len(text(path).splitlines()) > MOST_LINES}
     functions = {
         f"{place(path)}:{node.name}"
         for path in MODULES
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= MOST_IN_FUNCTION
+        for node in nodes(path, ast.FunctionDef)
+        if node.end_lineno - node.lineno >= MOST_IN_FUNCTION
     }
     assert files == set()
     assert functions == set()

@@ -3,10 +3,11 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "flowccl"
+from tests.source import MODULES, PACKAGE, ROOT, nodes, text
+
 INSTEAD = {  # word in a name: the word to use
     "floor": "bound",
     "judge": "verify",
@@ -62,14 +63,11 @@ TEXT = re.compile(r"\b(who|whom|floor|judge)\b", re.IGNORECASE)
 NUMERIC_FLOOR = re.compile(r"(np|math)\.floor")
 
 
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
-
-
+@cache
 def names(path: Path) -> set[str]:
     """Every name that a module defines or uses, and the module's own."""
     found = {path.stem}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name):
@@ -78,9 +76,10 @@ def names(path: Path) -> set[str]:
             found.add(node.arg)
         elif isinstance(node, ast.Attribute):
             found.add(node.attr)
-    return found - {"floor"} if NUMERIC_FLOOR.search(path.read_text(encoding="utf-8")) else found
+    return found - {"floor"} if NUMERIC_FLOOR.search(text(path)) else found
 
 
+@cache
 def words(name: str) -> set[str]:
     """The words of a name, in singular and as written."""
     parts = [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
@@ -89,7 +88,7 @@ def words(name: str) -> set[str]:
 
 def test_no_name_uses_a_word_that_was_given_up() -> None:
     found = defaultdict(set)
-    for path in modules():
+    for path in MODULES:
         for name in names(path):
             for word in words(name) & INSTEAD.keys():
                 found[path.relative_to(ROOT).as_posix()].add(f"{name} (say {INSTEAD[word]})")
@@ -97,24 +96,24 @@ def test_no_name_uses_a_word_that_was_given_up() -> None:
 
 
 def test_no_name_is_a_bare_pronoun() -> None:
-    found = {path.relative_to(ROOT).as_posix(): sorted(NAMES & names(path)) for path in modules()}
+    found = {path.relative_to(ROOT).as_posix(): sorted(NAMES & names(path)) for path in MODULES}
     assert {path: bad for path, bad in found.items() if bad} == {}
 
 
 def test_no_text_uses_a_sentence_that_was_given_up() -> None:
-    texts = [*modules(), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    texts = [*MODULES, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     found = []
     for path in texts:
-        whole = " ".join(path.read_text(encoding="utf-8").split())
+        whole = " ".join(text(path).split())
         found += [f"{path.relative_to(ROOT)}: {sentence}" for sentence in SENTENCES if sentence in whole]
     assert found == []
 
 
 def test_no_text_uses_a_word_that_was_given_up() -> None:
-    texts = [*modules(), *PACKAGE.rglob("*.json"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    texts = [*MODULES, *PACKAGE.rglob("*.json"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
     found = []
     for path in texts:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(text(path).splitlines(), 1):
             if TEXT.search(line) and not NUMERIC_FLOOR.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
     assert found == []

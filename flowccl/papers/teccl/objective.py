@@ -22,8 +22,7 @@ def by_objective(task: EpochTask, search: EpochSearch) -> tuple[Plan | None, dic
     epochs = given if isinstance(given, int) else search.best.epochs if search.best is not None else 0
     epochs = epochs or _enough_epochs(task, search)
     while True:
-        program = task.program(epochs, task.options)
-        assert isinstance(program, CopyProgram)
+        program = task.copy_program(epochs, task.options)
         program.reward_early()
         began = budget.elapsed_s
         settings = task.settings(max(budget.left_s, 0.1))

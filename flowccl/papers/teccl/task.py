@@ -57,11 +57,15 @@ class EpochTask:
         bounds = [grid_bound(self.grid, self.demand, copy=self.copies, rates=rates) for rates in kinds]
         return min(bounds, key=lambda bound: bound.epochs)
 
+    def copy_program(self, epochs: int, options: TecclOptions) -> CopyProgram:
+        """The program with copies for this many epochs."""
+        state = ChunkState.start(self.demand, self.grid.topology)
+        return CopyProgram(self.grid, state, self.distances, epochs, options)
+
     def program(self, epochs: int, options: TecclOptions) -> CopyProgram | FlowProgram:
-        """The program for this many epochs."""
+        """The program for this many epochs, with copies or without."""
         if self.copies:
-            state = ChunkState.start(self.demand, self.grid.topology)
-            return CopyProgram(self.grid, state, self.distances, epochs, options)
+            return self.copy_program(epochs, options)
         commodities = GridCommodities.of(self.grid, self.demand, whole=self.whole)
         return FlowProgram(self.grid, commodities, self.distances, epochs, options, whole=self.whole)
 
