@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,19 +61,24 @@ class TunedNumber:
         )
 
 
-def tuned_numbers() -> list[TunedNumber]:
+@cache
+def tuned_numbers() -> tuple[TunedNumber, ...]:
     """All tuned numbers, in the order of the files."""
     found: list[TunedNumber] = []
     for file in sorted(ROOT.rglob("*.py")):
-        path, tree = file.relative_to(ROOT).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
-        if path.startswith(tuple(f"{folder}/" for folder in FOLDERS)):
+        path, text = file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8")
+        in_search = path.startswith(tuple(f"{folder}/" for folder in FOLDERS))
+        if not in_search and "Params" not in text:
+            continue
+        tree = ast.parse(text)
+        if in_search:
             found += [TunedNumber(path, "", name, value) for name, value in _constants(tree.body, str.isupper)]
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name.endswith("Params"):
                 found += [TunedNumber(path, node.name, *row) for row in _constants(node.body, str.islower)]
         if path == "methods/entries.py":
             found += [TunedNumber(path, *row) for row in _traits(tree)]
-    return found
+    return tuple(found)
 
 
 def _constants(body: list[ast.stmt], wanted: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
