@@ -13,7 +13,7 @@ from flowccl.files import read_json, write_json
 from flowccl.profile.measurements import Measurements, count_lines, finish_lines, measurements_path, planned_rounds
 from flowccl.profile.probes import PlanOptions, check_ranks, options_from_json
 from flowccl.profile.worker import take_measurements
-from flowccl.run.backends import Backend, joined
+from flowccl.run.backends import Backend, in_group
 from flowccl.run.launch import error_line, is_started, require_extra, run_processes
 
 _SILENCE_S = 120.0  # the processes are ended if no round completes for this long
@@ -99,7 +99,7 @@ def _join_launcher(
 
     failure, rank = "", 0
     try:
-        with joined(on) as backend:
+        with in_group(on) as backend:
             rank = backend.process
             take_measurements(backend, on, options, part, count_round)
     except (RuntimeError, KeyboardInterrupt) as error:  # torch raises RuntimeError if a peer is gone

@@ -87,7 +87,7 @@ class _Stages:
         )
         above = np.full(count, -1, dtype=np.int64)
         above[shop.child] = np.repeat(np.arange(count), np.diff(shop.child_ptr))
-        plan = replace(jobs, shop=free).dispatched(_summed(above, np.ones(count, dtype=np.int64)), NEVER)
+        plan = replace(jobs, shop=free).dispatched(_total(above, np.ones(count, dtype=np.int64)), NEVER)
         assert plan is not None
         timing, start = plan.timing, plan.start_ps
         first, last = np.full(len(jobs.topology.links), NEVER), np.zeros(len(jobs.topology.links), dtype=np.int64)
@@ -97,11 +97,11 @@ class _Stages:
         arrival = np.zeros(count, dtype=np.int64)
         np.maximum.at(arrival, timing.end_transfer, timing.end_arrival_ps)
         late = np.where(above < 0, 0, np.maximum(-((start - arrival[above]) // period), 0))
-        delay = _summed(above, late) * period
+        delay = _total(above, late) * period
         return cls(start + delay, period, int((arrival + delay).max()))
 
 
-def _summed(above: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:
+def _total(above: NDArray[np.int64], value: NDArray[np.int64]) -> NDArray[np.int64]:
     """The sum of the values of each job and of all before it; `above` is the job that feeds it, or -1."""
     total = value.copy()
     for job, before in enumerate(above.tolist()):  # jobs come after those that feed them

@@ -121,7 +121,7 @@ class TorchBackend:
 
 
 @contextmanager
-def joined(on: str, place: tuple[str, int, int] | None = None) -> Iterator[Backend]:
+def in_group(on: str, place: tuple[str, int, int] | None = None) -> Iterator[Backend]:
     """Join the processes of mpiexec, or a gloo or nccl group.
 
     The group is the one of torchrun, or it has a `place`: (rendezvous file, rank, number of processes).

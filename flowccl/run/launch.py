@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from flowccl import by_name
 from flowccl.errors import InputError
-from flowccl.run.backends import joined
+from flowccl.run.backends import in_group
 
 _EXTRAS = {"gloo": ("torch", "torch"), "nccl": ("torch", "torch"), "mpi": ("mpi4py", "mpi")}  # module, extra
 
@@ -198,7 +198,7 @@ def _torch(on: str, count: int, worker: str, folder: Path) -> Iterator[_Processe
 
 def _run_rank(on: str, rank: int, count: int, worker: str, folder: Path) -> None:
     try:
-        with joined(on, (f"{folder}/rendezvous", rank, count)) as backend:
+        with in_group(on, (f"{folder}/rendezvous", rank, count)) as backend:
             by_name.load(worker)(backend, folder)
     except BaseException:
         (folder / f"error-{rank}.txt").write_text(traceback.format_exc())
@@ -206,5 +206,5 @@ def _run_rank(on: str, rank: int, count: int, worker: str, folder: Path) -> None
 
 
 if __name__ == "__main__":
-    with joined("mpi") as started:
+    with in_group("mpi") as started:
         by_name.load(sys.argv[1])(started, Path(sys.argv[2]))

@@ -13,7 +13,7 @@ from typing import Any
 from flowccl.errors import FlowcclError, InputError
 from flowccl.files import read_json, write_json
 from flowccl.memory import VARIABLE, available_bytes
-from flowccl.run.backends import Backend, joined
+from flowccl.run.backends import Backend, in_group
 from flowccl.run.launch import is_started, require_extra, run_processes, under_torchrun
 from flowccl.run.measure import CallTiming, Row, RunOptions, run_cases, run_numpy
 from flowccl.run.program import make_program
@@ -50,7 +50,7 @@ def run_schedule(schedule: Schedule, on: str, options: RunOptions, ranks: int | 
     if on == "numpy":
         return run_numpy(schedule, options)
     if is_started(on):
-        with joined(on) as backend:
+        with in_group(on) as backend:
             return _rows(backend, schedule, options)
     with tempfile.TemporaryDirectory(prefix="flowccl-run-") as name:
         folder = Path(name)

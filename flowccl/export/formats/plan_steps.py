@@ -153,8 +153,8 @@ class PlanSteps:
         sources, targets = op[text.SOURCES] - self.first_buffer, op[text.TARGETS] - op[text.SOURCES]
         several = self._is("repkt")
         wrong = (targets != 1) | (sources < 1 + several) | ((sources > 1) & ~(self._is("re") | several))
-        needs = "needs one target, and one source (re: at least one; repkt: at least two)"
-        self._refuse(self.moves & wrong, lambda n: f"{text.NAMES[self.name[n]]} {needs}")
+        rule = "needs one target, and one source (re: at least one; repkt: at least two)"
+        self._refuse(self.moves & wrong, lambda n: f"{text.NAMES[self.name[n]]} {rule}")
         self._limit("sources of an operation", np.where(self.moves, sources, 0), MSCCLPP_LIMITS.operands)
         channels = op[text.CHANNELS] - self.first_id
         self._refuse(self.puts & (channels != 1), lambda n: "a put with several buffers or channels is not supported")
