@@ -1,6 +1,7 @@
 """Write docs/api.md, the API reference, from the signatures and docstrings of the public names: `make docs`."""
 
 import ast
+import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
@@ -77,12 +78,14 @@ def described(thing: type | object) -> Iterator[str]:
         yield code(signature(source))
         yield prose(source)
         return
-    fields = [f"    {ast.unparse(node)}" for node in source.body if isinstance(node, ast.AnnAssign)]
-    bases = ", ".join(ast.unparse(base) for base in source.bases)
+    tables = [base for base in getattr(thing, "__mro__", ())[1:] if dataclasses.is_dataclass(base)]
+    body = [node for table in tables[::-1] for node in definition(table).body] + source.body
+    fields = [f"    {ast.unparse(node)}" for node in body if isinstance(node, ast.AnnAssign)]
+    bases = ", ".join(ast.unparse(base) for base in source.bases if not tables)
     first = f"class {source.name}({bases})" if bases else f"class {source.name}"
     yield code("\n".join([f"{first}:", *fields] if fields else [first]))
     yield prose(source)
-    members = [node for node in source.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    members = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
     if members:
         yield "\n".join(f"- {member(node)}" for node in members) + "\n"
 

@@ -59,12 +59,13 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
         """Nothing more is added; what is done now is done later, if at all."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        """As numba does, but with the same passes for all functions: making them takes as long as running them."""
+        """Functions are optimized with the entry point that they are part of."""
         ll_module.data_layout = self._codegen._data_layout
-        passes, builder = self._codegen._function_pass_manager()
-        for function in ll_module.functions:
-            if not function.is_declaration:
-                passes.run(function, builder)
+
+    def _optimize_final_module(self) -> None:
+        """In one pass. numba has one before it, for functions that count references in their inner loops."""
+        passes, builder = self._codegen._module_pass_manager()
+        passes.run(self._final_module, builder)
 
     def get_pointer_to_function(self, name: str) -> int:
         """The address of a function's machine code, which is made now; 0 where the library has no such function."""

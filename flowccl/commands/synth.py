@@ -353,7 +353,7 @@ def _with_reduce_rate(topology: "Topology", options: argparse.Namespace) -> "Top
 
 def _with_buffer_limit(topology: "Topology", options: argparse.Namespace) -> "Topology":
     """The machine whose nodes have buffers of --buffer-limit."""
-    from flowccl.topology.buffers import with_buffers
+    from flowccl.topology.variants import with_buffers
     from flowccl.units import parse_bytes
 
     if options.buffer_limit is None:

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.engine import Engine
-from flowccl.schedule.generation.exchanges import keeps
-from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule, in_order, jobs_of
+from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule, in_order, jobs_of, keeps
 from flowccl.schedule.generation.precedence import Triples
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import reverse

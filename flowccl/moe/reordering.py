@@ -87,10 +87,10 @@ def _forward_and_backward(plan: Plan) -> tuple["QueuedJobs", "QueuedJobs", Ints,
     begin, link = paths.use_offset_ps[use], paths.use_resource[use].astype(np.int32)
     end = begin + np.repeat(busy, uses) + paths.use_more_ps[use]
     before, after = _waits(plan, hops)
-    none, whole = np.zeros(count, dtype=np.int64), np.repeat(takes, uses)
+    none, never, whole = np.zeros(count, dtype=np.int64), np.full(count, NEVER), np.repeat(takes, uses)
     lanes = pointers(paths.servers)
     forward, backward = (
-        QueuedJobs(none, route, *_after(one, other, takes[one], count), none, use_ptr, link, since, until, lanes)
+        QueuedJobs(none, route, *_after(one, other, takes[one], count), none, never, use_ptr, link, since, until, lanes)
         for one, other, since, until in ((before, after, begin, end), (after, before, whole - end, whole - begin))
     )
     return forward, backward, takes, int(load.max(initial=0))

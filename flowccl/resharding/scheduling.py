@@ -8,7 +8,7 @@ from flowccl.arrays import NEVER
 from flowccl.resharding.pieces import Pieces
 from flowccl.resharding.routing import PieceTrees
 from flowccl.schedule.generation import serial
-from flowccl.schedule.generation.job_shop import Jobs, jobs_of
+from flowccl.schedule.generation.job_shop import Jobs, jobs_on_trees
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
@@ -20,7 +20,7 @@ def schedules(
     topology: Topology, on_trees: PieceTrees, pieces: Pieces, random: np.random.Generator
 ) -> Iterator[Schedule | None]:
     """Yield schedules of the pieces on their trees, each step a fraction of a second where there are few pieces."""
-    jobs = jobs_of(topology, on_trees.demand, on_trees.trees)
+    jobs = jobs_on_trees(topology, on_trees.demand, on_trees.trees)
     period = _busiest_link_ps(jobs) / pieces.rounds
     for noise in _NOISE:
         key = pieces.round_number[on_trees.piece][jobs.chunk] * period - jobs.tail
@@ -30,7 +30,7 @@ def schedules(
 
 def _busiest_link_ps(jobs: Jobs) -> float:
     """The time for which the busiest link carries data."""
-    carried = np.bincount(jobs.shop.job_route, jobs.shop.job_bytes, len(jobs.routes))
+    carried = np.bincount(jobs.route, jobs.size_bytes, len(jobs.routes))
     hop = np.repeat(np.arange(len(jobs.routes)), np.diff(jobs.routes.ptr))
     link = jobs.routes.link
     return float(np.bincount(link, carried[hop] * 1000.0 / jobs.topology.link_GBps[link]).max())

@@ -13,9 +13,8 @@ from flowccl.resharding.routing import PieceTrees, RoundTrees, SourceSets, repea
 from flowccl.resharding.scheduling import within_limits
 from flowccl.resharding.steps import step_table
 from flowccl.resharding.traffic import TrafficClass
-from flowccl.schedule.generation.job_shop import Jobs, jobs_of
+from flowccl.schedule.generation.job_shop import Jobs, jobs_on_trees
 from flowccl.schedule.generation.serial import fits
-from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
 from flowccl.topology.topology import Topology
 from flowccl.verifier.verify import verify
@@ -53,7 +52,7 @@ def staged_ps(topology: Topology, sets: SourceSets, classes: list[TrafficClass],
     """
     few = [TrafficClass(c.sources, c.targets, -(-c.bytes // stages)) for c in classes]
     _, on_trees = repeated(topology, sets, few, one, 1, 1)
-    jobs = jobs_of(topology, on_trees.demand, on_trees.trees)
+    jobs = jobs_on_trees(topology, on_trees.demand, on_trees.trees)
     if topology.has_extra_constraints or topology.has_overheads:
         alone = within_limits(jobs.in_order(-jobs.tail, NEVER), topology)
         return NEVER if alone is None else alone.finish_ps * stages
@@ -79,15 +78,10 @@ class _Stages:
     @classmethod
     def of(cls, jobs: Jobs) -> "_Stages":
         """The stages of the jobs of one of them."""
-        shop, count = jobs.shop, len(jobs.chunk)
-        free = shop._replace(
-            child_ptr=np.zeros(count + 1, dtype=np.int64),
-            child=np.zeros(0, dtype=np.int64),
-            feeding_hop=np.full(count, -1, dtype=np.int64),
-        )
-        above = np.full(count, -1, dtype=np.int64)
-        above[shop.child] = np.repeat(np.arange(count), np.diff(shop.child_ptr))
-        plan = replace(jobs, shop=free).dispatched(_total(above, np.ones(count, dtype=np.int64)), NEVER)
+        count, above = len(jobs.chunk), jobs.parent
+        none = np.full(count, -1, dtype=np.int64)
+        free = replace(jobs, parent=none, feeding_hop=none)
+        plan = free.dispatched(_total(above, np.ones(count, dtype=np.int64)), NEVER)
         assert plan is not None
         timing, start = plan.timing, plan.start_ps
         first, last = np.full(len(jobs.topology.links), NEVER), np.zeros(len(jobs.topology.links), dtype=np.int64)
@@ -115,15 +109,14 @@ def _verify_stages(
     """Verify as many stages as overlap."""
     several = [TrafficClass(c.sources, c.targets, c.bytes * stages) for c in few]
     pieces, on_trees = repeated(topology, sets, several, one, stages, 1)
-    jobs = jobs_of(topology, on_trees.demand, on_trees.trees)
+    jobs = jobs_on_trees(topology, on_trees.demand, on_trees.trees)
     count = np.bincount(jobs.chunk, minlength=len(on_trees.piece))
     first = np.cumsum(count) - count
     number = np.arange(len(jobs.chunk)) - first[jobs.chunk]
     in_first = np.cumsum(np.where(pieces.round_number[on_trees.piece] == 0, count, 0)) - count
     same = in_first[_templates(on_trees, pieces)[jobs.chunk]] + number
     start = plan.start_ps[same] + pieces.round_number[on_trees.piece][jobs.chunk] * plan.period_ps
-    flags, route = np.zeros(len(start), dtype=np.bool_), jobs.shop.job_route.astype(np.int32)
-    made = Schedule(topology, jobs.demand, jobs.routes, jobs.chunk, route, start, flags, jobs.method)
+    made = jobs.at(start)
     violations = verify(left_shift(made)) if fits(made) else ["the rounds do not fit"]
     if violations:
         raise InvalidScheduleError(f"staggered stages are invalid: {violations[0]}")

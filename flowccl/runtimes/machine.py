@@ -71,15 +71,6 @@ def largest_group(topology: Topology, profile: RuntimeProfile) -> int:
     return max(map(len, groups), default=0)
 
 
-def without_runtime(topology: Topology, profile: RuntimeProfile) -> Topology:
-    """Return the machine of an older file, without the costs that `with_costs_in_links` writes into its links."""
-    links = []
-    for link, kind in zip(topology.links, topology.link_kinds, strict=True):
-        signal_us = profile.costs.of(kind).signal_us if topology.stores[link.dst] else 0.0
-        links.append(replace(link, overhead_us=0.0, latency_us=max(round(link.latency_us - signal_us, 9), 0.0)))
-    return replace(topology, links=tuple(links))
-
-
 def _nvls_switches(topology: Topology) -> set[int]:
     """Return the switches whose neighbours are GPUs of one host with NVLS."""
     groups, result = nvls_groups(topology), set()

@@ -3,9 +3,7 @@
 A file contains the machine, the demand, the routes and the transfers, one column each.
 """
 
-import logging
 from collections.abc import Collection
-from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from flowccl.errors import InputError, ScheduleError
 from flowccl.files import json_format, read_json, write_json
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import PROTOCOLS
-from flowccl.runtimes.profiles import RuntimeProfile, profile_from_json, profile_to_json
+from flowccl.runtimes.profiles import profile_from_json, profile_to_json
 from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.schedule.repaired import PHASES, RepairedPhase, RepairedSchedule
 from flowccl.schedule.schedule import Schedule
@@ -28,8 +26,6 @@ from flowccl.topology.files import topology_from_json, topology_to_json
 from flowccl.topology.routes import Routes
 from flowccl.topology.symmetry.regular_groups import RegularGroup, rotation_group
 from flowccl.topology.topology import Topology
-
-log = logging.getLogger(__name__)
 
 FORMAT = "flowccl-schedule"
 COMPACT_FORMAT = "flowccl-compact-schedule"
@@ -222,10 +218,7 @@ def schedule_from_json(value: Any, name: str = "schedule", topology: Topology | 
         routes = _routes(value["routes"], len(machine.links))
         columns = _transfers(value["transfers"], len(demand), len(routes), for_runtime=version == RUNTIME_VERSION)
         execution = _execution_from_json(value) if version == RUNTIME_VERSION else None
-        read = Schedule(machine, demand, routes, **columns, method=method, execution=execution)
-        if "runtime" in value and execution is None:
-            return in_todays_clock(read, profile_from_json(value["runtime"]))
-        return read
+        return Schedule(machine, demand, routes, **columns, method=method, execution=execution)
     except InputError as error:
         raise ScheduleError(f"{name}: {error}") from None
 
@@ -277,15 +270,6 @@ def _execution_from_json(value: dict[str, Any]) -> Execution:
     if protocol not in PROTOCOLS:
         raise ScheduleError(f"execution: protocol must be {' or '.join(PROTOCOLS)}, got {show(protocol)}")
     return Execution(profile_from_json(value["runtime"]), **numbers, protocol=protocol)
-
-
-def in_todays_clock(schedule: Schedule, profile: RuntimeProfile) -> Schedule:
-    """Return a schedule of an older file, whose machine has the costs of a runtime in its links, in today's clock."""
-    from flowccl.runtimes.machine import without_runtime
-    from flowccl.schedule.generation.carrying import carried_out
-
-    log.warning("the schedule is of an older version, with other message costs; its times were computed again")
-    return carried_out(replace(schedule, topology=without_runtime(schedule.topology, profile)), profile)
 
 
 def _transfers(value: Any, chunks: int, routes: int, *, for_runtime: bool) -> dict[str, NDArray[Any]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import pointers
+from flowccl.arrays import components, pointers
 from flowccl.topology.routes import Routes, RouteShape, route_shape
 from flowccl.topology.topology import Link, Topology
 
@@ -137,11 +137,11 @@ def _ports(topology: Topology) -> "Ports":
 def reach(topology: Topology) -> NDArray[np.bool_] | None:
     """Return which nodes reach which nodes; None if every GPU reaches every GPU."""
     from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import connected_components, shortest_path
+    from scipy.sparse.csgraph import shortest_path
 
-    count = len(topology.nodes)
-    graph = csr_matrix((np.ones(len(topology.links)), (topology.link_src, topology.link_dst)), (count, count))
-    _, label = connected_components(graph, directed=True, connection="strong")
+    count, ends = len(topology.nodes), (topology.link_src, topology.link_dst)
+    label = components(count, *ends, strong=True)
     if np.all(label[: topology.num_gpus] == label[0]):
         return None
+    graph = csr_matrix((np.ones(len(topology.links)), ends), (count, count))
     return np.asarray(np.isfinite(shortest_path(graph, unweighted=True)))

@@ -135,17 +135,11 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
     size = np.diff(routes.ptr)
     in_range = (routes.link >= 0) & (routes.link < len(topology.links))
     safe = np.where(in_range, routes.link, 0)
-    src, dst = topology.link_src[safe], topology.link_dst[safe]
     if in_range.all() and len(safe) and (known := _simple_shape(topology, routes)) is not None:
         return known
-    single = size == 1
-    single[single] &= (in_range & topology.stores[src] & topology.stores[dst])[routes.ptr[:-1][single]]
-    shapes = {r: _known_shape(topology, routes.links(r)) for r in np.flatnonzero(~single).tolist()}
-    plain = OneShape([0], [0], [-1], [], [])
-    rows = [shapes.get(r, plain) for r in range(count)]
+    rows = [_known_shape(topology, routes.links(r)) for r in range(count)]
     heads = routes.ptr[:-1].tolist()
-    roots = [row.roots or ([(int(src[at]), 0)] if row is plain else []) for row, at in zip(rows, heads, strict=True)]
-    ends = [row.ends or ([(int(dst[at]), 0)] if row is plain else []) for row, at in zip(rows, heads, strict=True)]
+    roots, ends = [row.roots for row in rows], [row.ends for row in rows]
     segments = np.array([len(row.parent) for row in rows], dtype=np.int64)
     base = pointers(segments)
     hop_segment = np.array([s for row in rows for s in row.segment], dtype=np.int64) + np.repeat(base[:-1], size)
@@ -165,8 +159,8 @@ def route_shape(topology: Topology, routes: Routes) -> RouteShape:
         pointers([len(e) for e in ends]),
         np.array([node for e in ends for node, _ in e], dtype=np.int32),
         np.array([hop + at for e, at in zip(ends, heads, strict=True) for _, hop in e], dtype=np.int64),
-        {r: shape.problem for r, shape in shapes.items() if shape.problem},
-        {r: shape.operation for r, shape in shapes.items() if shape.operation},
+        {r: shape.problem for r, shape in enumerate(rows) if shape.problem},
+        {r: shape.operation for r, shape in enumerate(rows) if shape.operation},
         weight,
     )
 

@@ -1,4 +1,4 @@
-"""Variants of a machine: without some links or GPUs, without overheads, or with another reduction rate."""
+"""Variants of a machine: without some links, GPUs or overheads, with another reduction rate, or smaller buffers."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.errors import TopologyError
 from flowccl.topology.topology import Link, Topology
 from flowccl.units import us_to_ps, with_overhead_GBps
 
@@ -51,3 +52,18 @@ def without_overheads(topology: Topology, size_bytes: int) -> Topology:
         return replace(link, bandwidth_GBps=bandwidth, changes=changes, overhead_us=0.0)
 
     return replace(topology, links=tuple(slower(link) for link in topology.links))
+
+
+def with_buffers(topology: Topology, buffer_bytes: int) -> Topology:
+    """Return the machine with the buffer of every storing node limited to `buffer_bytes`; smaller buffers stay."""
+    if buffer_bytes < 0:
+        raise TopologyError(f"buffer_bytes must be >= 0, got {buffer_bytes}")
+    nodes = [
+        replace(
+            node, buffer_bytes=min(buffer_bytes, node.buffer_bytes if node.buffer_bytes is not None else buffer_bytes)
+        )
+        if node.stores
+        else node
+        for node in topology.nodes
+    ]
+    return replace(topology, nodes=tuple(nodes))

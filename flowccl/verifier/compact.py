@@ -27,6 +27,7 @@ from flowccl.units import format_bytes, format_GBps
 from flowccl.verifier.issuers import check_overlaps
 from flowccl.verifier.verify import excess, verify
 from flowccl.verifier.violation import Violation, exact_us
+from flowccl.wording import counted
 
 
 def verify_whole(compact: CompactSchedule) -> list[Violation]:
@@ -64,13 +65,19 @@ def symmetric_bound(topology: Topology, collective: str, size_bytes: int) -> Bou
         sides[f"into {nodes[0].host}"] = host
     best = Bound(0, "cut", "nothing")
     for name, far in sides.items():
-        cut, inside = Cut(topology, name, far), int(far[:count].sum())
+        inside = int(far[:count].sum())
         blocks = (count - inside) * (1 if collective == "allgather" else inside)
         volume = blocks * (size_bytes // count)  # the smallest blocks
-        ps = int(np.ceil((volume * 1000 / cut.GBps + topology.link_latency_ps[cut.links].min()) * (1 - 1e-12)))
-        words = f"{format_bytes(volume)} must cross {name}, {format_GBps(cut.GBps)} ({len(cut.links)} links)"
-        best = max(best, Bound(ps, "cut", words), key=lambda bound: bound.ps)
+        best = max(best, cut_bound(Cut(topology, name, far), volume), key=lambda bound: bound.ps)
     return best
+
+
+def cut_bound(cut: Cut, volume: int) -> Bound:
+    """Return the lower bound of a cut that so many bytes must cross."""
+    latency_ps = cut.topology.link_latency_ps[cut.links].min()
+    ps = int(np.ceil((volume * 1000 / cut.GBps + latency_ps) * (1 - 1e-12)))
+    links = counted(len(cut.links), "link")
+    return Bound(ps, "cut", f"{format_bytes(volume)} must cross {cut.name}, {format_GBps(cut.GBps)} ({links})")
 
 
 def _partition_bounds(topology: Topology, size_bytes: int) -> list[Bound]:

@@ -16,8 +16,8 @@ from flowccl.bounds.cuts import Cut
 from flowccl.bounds.lower_bound import Bound
 from flowccl.schedule.repaired import PHASES, RepairedPhase, RepairedSchedule, faulty_links
 from flowccl.topology.topology import Topology
-from flowccl.units import format_bytes, format_GBps
-from flowccl.verifier.compact import symmetric_bound, verify_whole
+from flowccl.verifier.compact import cut_bound, symmetric_bound, verify_whole
+from flowccl.verifier.verify import check_links
 from flowccl.verifier.violation import Violation, exact_us, transfer_name
 
 I64 = NDArray[np.int64]
@@ -61,7 +61,7 @@ def _phase(phase: RepairedPhase) -> list[Violation]:
     if own.shape.problem:
         number, words = next(iter(own.shape.problem.items()))
         return [Violation("route", f"the route {number} of the exceptions {words}")]
-    return [*_starts(phase), *_sources_and_destinations(phase), *_links(phase)]
+    return [*_starts(phase), *_sources_and_destinations(phase), *check_links(phase.exceptions)]
 
 
 def _delivered(phase: RepairedPhase) -> I64:
@@ -125,22 +125,6 @@ def _had(phase: RepairedPhase, node: NDArray[np.int32], missing: I64, keys: I64)
     return np.asarray((like == 0) | (brought & ~is_among(keys, missing)))
 
 
-def _links(phase: RepairedPhase) -> list[Violation]:
-    """Every link carries one exception at a time."""
-    timing, own = phase.exceptions.timing, phase.exceptions
-    order = np.lexsort((timing.hop_from_ps, timing.hop_link))
-    link, begin, end = (column[order] for column in (timing.hop_link, timing.hop_from_ps, timing.hop_to_ps))
-    clash = np.flatnonzero((link[1:] == link[:-1]) & (begin[1:] < end[:-1]))
-    result = []
-    for at in clash.tolist():
-        pair = int(timing.hop_transfer[order[at]]), int(timing.hop_transfer[order[at + 1]])
-        name = phase.topology.link_name(int(link[at]))
-        words = f"{name} carries exception {pair[0]} until {exact_us(int(end[at]))}"
-        words = f"{words}, but {transfer_name(own, pair[1])} starts on it at {exact_us(int(begin[at + 1]))}"
-        result.append(Violation("link", words, pair))
-    return result
-
-
 def repaired_bound(repaired: RepairedSchedule) -> Bound:
     """Return a lower bound: that of the whole machine, and cuts around the GPUs and hosts whose links are faulty."""
     phase = repaired.phases[-1]
@@ -178,11 +162,6 @@ def _cut_bounds(whole: Topology, topology: Topology, collective: str, size_bytes
         inside = int(far[:count].sum())
         if inside == count:
             continue
-        cut = Cut(topology, name, far)
         blocks = {"allgather": count - inside, "alltoall": (count - inside) * inside}.get(collective, count)
-        volume = blocks * (size_bytes // count)
-        ps = int(np.ceil((volume * 1000 / cut.GBps + topology.link_latency_ps[cut.links].min()) * (1 - 1e-12)))
-        links = "1 link" if len(cut.links) == 1 else f"{len(cut.links)} links"
-        words = f"{format_bytes(volume)} must cross {word} {name}, {format_GBps(cut.GBps)} ({links})"
-        best = max(best, Bound(ps, "cut", words), key=_ps)
+        best = max(best, cut_bound(Cut(topology, f"{word} {name}", far), blocks * (size_bytes // count)), key=_ps)
     return best

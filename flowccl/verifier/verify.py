@@ -35,7 +35,7 @@ def verify(schedule: Schedule) -> list[Violation]:
         *_availability(schedule),
         *check_contributions(schedule),
         *_copies(schedule),
-        *_links(schedule),
+        *check_links(schedule),
         *(_reducing(schedule) if schedule.execution is None else check_issuers(schedule, schedule.execution)),
         *_limits(schedule),
         *_buffers(schedule),
@@ -177,8 +177,8 @@ def _traffic(schedule: Schedule, node: int) -> dict[int, list[tuple[int, int, in
     return {chunk: sorted(events) for chunk, events in sorted(result.items())}
 
 
-def _links(schedule: Schedule) -> list[Violation]:
-    """The rates on a link add up to at most its bandwidth, so that a link carries one transfer at its full rate."""
+def check_links(schedule: Schedule) -> list[Violation]:
+    """Return where rates on a link add up to more than its bandwidth: it carries one transfer at its full rate."""
     timing, topology = schedule.timing, schedule.topology
     shared = timing.shared_links(topology)
     order = np.lexsort((timing.hop_from_ps, timing.hop_link))

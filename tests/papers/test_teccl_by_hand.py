@@ -140,7 +140,7 @@ def test_hyper_edges_share_the_links_of_the_switch():
 
 # Limited buffers (appendix B).
 def test_limited_buffers():
-    from flowccl.topology.buffers import with_buffers
+    from flowccl.topology.variants import with_buffers
 
     topology = machine_of("s t h d", "s h 2", "t h 2", "h d")
     demand = demand_of(topology, ("s", "d"), ("s", "d"), ("t", "d"))

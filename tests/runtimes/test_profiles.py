@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flowccl.errors import FileError, InputError
-from flowccl.runtimes.machine import sms_of, used_by, with_costs_in_links, without_runtime
+from flowccl.runtimes.machine import sms_of, used_by, with_costs_in_links
 from flowccl.runtimes.profiles import PROFILES, load_profile, profile_to_json, runtime_profile, served_bytes
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
@@ -35,12 +35,6 @@ def test_a_given_overhead_is_replaced_and_not_added() -> None:
 def test_ideal_changes_nothing() -> None:
     topology = machine("dgx2:2")
     assert used_by(topology, PROFILES["ideal"]) is topology
-
-
-def test_the_costs_in_the_links_of_an_older_file_are_removed() -> None:
-    profile, topology = PROFILES["mscclpp"], machine("dgx_a100:2")
-    plain = used_by(topology, profile)
-    assert without_runtime(with_costs_in_links(plain, profile), profile).links == plain.links
 
 
 def test_links_between_hosts_are_nics() -> None:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from flowccl.arrays import NEVER, pointers
 from flowccl.demand.demand import Demand
 from flowccl.methods.hierarchical.rounds import Crossings
-from flowccl.schedule.generation.exchanges import keeps, waiting_for_both
-from flowccl.schedule.generation.list_scheduling import in_order, jobs_of
+from flowccl.schedule.generation.list_scheduling import in_order, jobs_of, keeps, waiting_for_both
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
@@ -37,7 +36,7 @@ class TransferPlan:
     first one of them, start together: those with `turn` 1 when those with `turn` 0 have left the first link, and so on.
     Of jobs with equal tails, those of an earlier `round` go first, in a round those with a lower `shift`: then the GPUs
     of a group send to different ones at the same time. `rail` is the set of gateways that exchange the chunk, -1: none.
-    `partner`, if given, is the transfer that each one is exchanged for, or the transfer itself; see `exchanges`.
+    `partner`, if given, is the transfer that each one is exchanged for, or the transfer itself; see `list_scheduling`.
     Numbers of `before` and `after` beyond the transfers are those of `joins`: a join waits like a transfer, takes no
     time, and others wait for it.
     """
@@ -114,7 +113,7 @@ class PlanScheduler:
         waits = number[plan.before], number[plan.after], arrival[plan.before] - sent[plan.after]
         none = np.zeros(0, dtype=np.int64)
         self.mutual = (none, none, none)
-        """Constraints (before, after, lag) between the two transfers of an exchange, see `exchanges`."""
+        """Constraints (before, after, lag) between the two transfers of an exchange, see `list_scheduling`."""
         if plan.partner is not None:  # then every job is one transfer
             waits = waiting_for_both(waits, plan.partner, takes)
             own = np.flatnonzero(plan.partner != np.arange(count))

@@ -20,7 +20,7 @@ from flowccl.methods.reroute.steiner_kernels import RoutingGraph, rip_up_and_rer
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.chunk_trees import ChunkTrees
-from flowccl.schedule.generation.job_shop import Jobs, jobs_from, jobs_of
+from flowccl.schedule.generation.job_shop import Jobs, jobs_from, jobs_on_trees
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.topology import Topology
@@ -111,7 +111,7 @@ class RerouteSearch:
         most_ps = min(self.best_ps, best_ps) if self.best is not None else float("inf")
         carried = np.bincount(trees.link, np.repeat(self.demand.chunk_bytes, np.diff(trees.ptr)))
         busy_ps = carried * 1000.0 / self.topology.link_GBps[: len(carried)]
-        return jobs_of(self.topology, self.demand, trees) if busy_ps.max() < most_ps else None
+        return jobs_on_trees(self.topology, self.demand, trees) if busy_ps.max() < most_ps else None
 
 
 def balanced_trees(topology: Topology, demand: Demand, random: np.random.Generator, depth_weight: float) -> ChunkTrees:

@@ -20,7 +20,7 @@ from flowccl.papers.fluid.optimum import FluidOptimum, fluid_optimum
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
 from flowccl.schedule.generation.chunk_trees import ChunkTrees
-from flowccl.schedule.generation.job_shop import Jobs, jobs_of
+from flowccl.schedule.generation.job_shop import Jobs, jobs_on_trees
 from flowccl.schedule.generation.serial import within_limits
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
@@ -100,7 +100,8 @@ def _jobs_on_trees(topology: Topology, demand: Demand, optimum: FluidOptimum, co
                 last[node] = len(rows) - 1 - ends[-1]
         ends.append(len(rows))
     link, parent = np.array(rows, dtype=np.int32).T.copy()
-    return replace(jobs_of(topology, demand, ChunkTrees(np.array(ends, dtype=np.int64), link, parent)), method="fluid")
+    trees = ChunkTrees(np.array(ends, dtype=np.int64), link, parent)
+    return replace(jobs_on_trees(topology, demand, trees), method="fluid")
 
 
 def _jobs_on_paths(topology: Topology, demand: Demand, optimum: FluidOptimum) -> Jobs:
@@ -119,7 +120,7 @@ def _jobs_on_paths(topology: Topology, demand: Demand, optimum: FluidOptimum) ->
     ptr = pointers([len(path) for path in chosen])
     link = np.array([link for path in chosen for link in path], dtype=np.int32)
     parent = (np.arange(len(link)) - np.repeat(ptr[:-1], np.diff(ptr)) - 1).astype(np.int32)
-    return replace(jobs_of(topology, demand, ChunkTrees(ptr, link, parent)), method="fluid")
+    return replace(jobs_on_trees(topology, demand, ChunkTrees(ptr, link, parent)), method="fluid")
 
 
 def source_paths(optimum: FluidOptimum) -> Iterator[tuple[int, FlowPath]]:

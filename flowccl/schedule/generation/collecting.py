@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.schedule.generation.stages import stages_of
+from flowccl.schedule.generation.precedence import stages_of
 from flowccl.schedule.schedule import Schedule
 
 

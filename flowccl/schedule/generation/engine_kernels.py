@@ -278,13 +278,6 @@ def _successors(messages: MessageArrays, i: int) -> int:
     return int(after + messages.work_after_ptr[i + 1] - messages.work_after_ptr[i] + 4)
 
 
-@maker
-def _with_space(queue: Queue, more: int) -> Queue:
-    while lacks_space(queue, more):
-        queue = larger(queue)
-    return queue
-
-
 @compiled
 def run_engine(
     messages: MessageArrays, capacity: Capacity, turns: Turns, least: float, give_up_ps: int
@@ -311,11 +304,13 @@ def run_engine(
         for k in range(run.counts[_WORKS]):
             i = run.work[k]
             run.is_listed[i] = False
-            queue = _with_space(queue, 4)
+            if lacks_space(queue, 4):
+                queue = larger(queue)
             works, end = _begin_work(messages, capacity, state, turns, queue, run, i, now)
             can_start = can_start and works >= 0
             for j in run.along[: max(works, 0)]:
-                queue = _with_space(queue, _successors(messages, j))
+                while lacks_space(queue, _successors(messages, j)):
+                    queue = larger(queue)
                 _release(messages, run, queue, j, now, now, end)
             if works > 0 and len(turns.place):
                 _next_turn(turns, state, queue, 2 * i + 1, now)
@@ -323,7 +318,8 @@ def run_engine(
         run.counts[_WORKS] = 0
         while can_start and run.counts[_TRIED] > 0:
             i = run.turn[0]
-            queue = _with_space(queue, _successors(messages, i))
+            while lacks_space(queue, _successors(messages, i)):
+                queue = larger(queue)
             blocker = _issue_next(messages, capacity, state, turns, table, waiting, queue, run, now, least)
             can_start = blocker != -2
             _go_on(messages, capacity, table, waiting, rates, run, i, blocker, now)

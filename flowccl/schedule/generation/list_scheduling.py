@@ -2,6 +2,13 @@
 
 For schedules made of parts (two halves of an allreduce, data with release times), whose links would otherwise keep the
 order of the parts. The data that a node has received before each of its sends stays the same.
+
+Exchanges: two nodes send each other partial reductions, so that both must send before they receive.
+
+Each of the two transfers thus waits for the other one, and no order of them serves both. In list scheduling, both wait
+for the data of both nodes instead: one may start before the other's data is there, by at most half the time that it
+takes itself. That leaves the other half to the other one, which may have to wait for its link. Whether it was in time
+is checked in the end.
 """
 
 from dataclasses import replace
@@ -11,8 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.schedule.generation.exchanges import keeps, without_mutual
-from flowccl.schedule.generation.precedence import data_order, soonest_starts
+from flowccl.arrays import NEVER
+from flowccl.schedule.generation.precedence import Triples, data_order, soonest_starts
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
 
@@ -55,7 +62,7 @@ class ListScheduler:
         before, after, lag = data_order(schedule)
         lag = lag + self._reducing_ps(schedule)[before]
         (before, after, lag), self.mutual = without_mutual((before, after, lag), takes)
-        """Constraints (before, after, lag) between transfers that wait for each other, see `exchanges`."""
+        """Constraints (before, after, lag) between transfers that wait for each other."""
         by_before = np.argsort(before, kind="stable")
         self.ptr = np.searchsorted(before[by_before], np.arange(count + 1)).astype(np.int64)
         self.after, self.lag = after[by_before], lag[by_before]
@@ -111,14 +118,17 @@ def jobs_of(
     from flowccl.schedule.generation.queue_kernels import QueuedJobs
 
     count = len(waits[0]) - 1
-    none = np.zeros(count, dtype=np.int64)
-    hop_ptr, link, begin, end = hops
+    none, never = np.zeros(count, dtype=np.int64), np.full(count, NEVER)
+    soonest, (hop_ptr, link, begin, end) = none if soonest is None else soonest, hops
     kind = _kinds(hop_ptr, link, begin)
-    return QueuedJobs(none, kind, *waits, none if soonest is None else soonest, hop_ptr, link, begin, end, lane_ptr)
+    return QueuedJobs(none, kind, *waits, soonest, never, hop_ptr, link, begin, end, lane_ptr)
 
 
 def in_order(order: NDArray[np.int64], jobs: "QueuedJobs") -> I64 | None:
-    """The starts of transfers: of those that wait, the first in `order` goes first. None if they wait in a circle."""
+    """The starts of transfers: of those that wait, the first in `order` goes first.
+
+    None if they wait in a circle, or if one would start too late.
+    """
     from flowccl.schedule.generation.queue_kernels import in_queues
 
     rank = np.empty(len(order), dtype=np.int64)
@@ -135,3 +145,33 @@ def _kinds(hop_ptr: I64, hop_link: NDArray[np.int32], hop_from: I64) -> I64:
     mixed ^= mixed >> np.uint64(32)
     total = np.add.reduceat(mixed, hop_ptr[:-1]) if len(hop_ptr) > 1 else mixed
     return np.unique(total, return_inverse=True)[1].astype(np.int64)
+
+
+def without_mutual(waits: Triples, takes_ps: I64) -> tuple[Triples, Triples]:
+    """Take the pairs of transfers that wait for each other out of constraints (before, after, lag).
+
+    Returns the others, in which the two wait for the data of both, and those that were taken out. `takes_ps` is the
+    time of each transfer.
+    """
+    before, after, lag = waits
+    count = len(takes_ps)
+    mutual = np.isin(before * count + after, after * count + before)
+    partner = np.arange(count)
+    partner[before[mutual]] = after[mutual]
+    others = before[~mutual], after[~mutual], lag[~mutual]
+    return waiting_for_both(others, partner, takes_ps), (before[mutual], after[mutual], lag[mutual])
+
+
+def waiting_for_both(waits: Triples, partner: I64, takes_ps: I64) -> Triples:
+    """Let each transfer also wait for the data of its partner, the transfer that it is exchanged for; or of itself."""
+    before, after, lag = waits
+    other = partner[after]
+    rows = np.flatnonzero(other != after)
+    early_ps = takes_ps[other[rows]] // 2
+    return np.append(before, before[rows]), np.append(after, other[rows]), np.append(lag, lag[rows] - early_ps)
+
+
+def keeps(waits: Triples, start_ps: I64) -> bool:
+    """Whether starts satisfy constraints (before, after, lag)."""
+    before, after, lag = waits
+    return bool(np.all(start_ps[after] >= start_ps[before] + lag))

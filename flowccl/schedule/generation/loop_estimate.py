@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flowccl.runtimes.execution import Execution
 from flowccl.schedule.clock import MessageTimes
 from flowccl.schedule.generation.loops import busiest_link_ps, reduced_at_once
-from flowccl.schedule.generation.stages import stages_of
+from flowccl.schedule.generation.precedence import stages_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread
 

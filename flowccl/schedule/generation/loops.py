@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import pointers
 from flowccl.demand.demand import Demand
+from flowccl.demand.division import like_chunks
 from flowccl.errors import InputError
 from flowccl.runtimes.limits import FURTHER_OPERATIONS, ISSUE_OPERATIONS, RECEIVE_OPERATIONS, USABLE_OPERATIONS
 from flowccl.runtimes.posters import BlockTask
@@ -22,8 +22,7 @@ from flowccl.runtimes.profiles import ALIGNMENT_BYTES
 from flowccl.schedule.clock import MessageTimes
 from flowccl.schedule.generation.engine import Engine, leaves_first
 from flowccl.schedule.generation.engine_inputs import Waits
-from flowccl.schedule.generation.precedence import feeding
-from flowccl.schedule.generation.stages import stages_of
+from flowccl.schedule.generation.precedence import feeding, stages_of
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.timing import spread
 
@@ -50,21 +49,7 @@ def in_parts(demand: Demand, part: Demand, loops: int) -> Demand:
     of = np.repeat(np.arange(len(demand), dtype=np.int32), loops)
     size = np.full(len(of), part.chunk_bytes[0])
     size[loops - 1 :: loops] = demand.chunk_bytes - (loops - 1) * part.chunk_bytes
-    return replace(_with_chunks(demand, of, demand.size_bytes, demand.pieces * loops), chunk_bytes=size)
-
-
-def _with_chunks(demand: Demand, of: NDArray[np.int32], size_bytes: int, pieces: int) -> Demand:
-    """Return a demand whose chunks are like those of another one."""
-    return replace(
-        demand,
-        size_bytes=size_bytes,
-        pieces=pieces,
-        chunk_bytes=demand.chunk_bytes[of],
-        source_ptr=pointers(np.diff(demand.source_ptr)[of]),
-        source_rank=demand.source_rank[spread(demand.source_ptr, of)[1]],
-        destination_ptr=pointers(np.diff(demand.destination_ptr)[of]),
-        destination_rank=demand.destination_rank[spread(demand.destination_ptr, of)[1]],
-    )
+    return replace(like_chunks(demand, of, demand.pieces * loops), chunk_bytes=size)
 
 
 def first_part(schedule: Schedule) -> Schedule:
@@ -75,7 +60,7 @@ def first_part(schedule: Schedule) -> Schedule:
     of = np.arange(0, len(demand), loops, dtype=np.int32)
     whole_bytes = int(demand.chunk_bytes[:loops].sum())
     size_bytes = demand.size_bytes // whole_bytes * int(demand.chunk_bytes[0])
-    part = _with_chunks(demand, of, size_bytes, demand.pieces // loops)
+    part = replace(like_chunks(demand, of, demand.pieces // loops), size_bytes=size_bytes)
     columns: dict[str, Any] = {name: getattr(schedule, name)[keep] for name in _COLUMNS}
     return replace(schedule, demand=part, chunk=schedule.chunk[keep] // loops, **columns)
 

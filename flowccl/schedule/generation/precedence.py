@@ -244,6 +244,20 @@ def _feeding(schedule: Schedule, timing: Timing) -> tuple[I64, I64]:
     return root[in_time], end[in_time]
 
 
+def stages_of(schedule: Schedule) -> NDArray[np.int64]:
+    """Return how many transfers must come before each one, in a chain; transfers of one message have the same stage."""
+    root, end = feeding(schedule)
+    leader, timing = schedule.leader, schedule.timing
+    before, after = leader[timing.end_transfer[end]], leader[timing.root_transfer[root]]
+    stage = np.zeros(len(schedule), dtype=np.int64)
+    while True:
+        later = stage.copy()
+        np.maximum.at(later, after, stage[before] + 1)
+        if np.array_equal(later, stage):
+            return stage[leader]
+        stage = later
+
+
 def deliveries(schedule: Schedule) -> Triples:
     """Return end rows in order of (chunk, node, arrival), their keys, and the keys of root rows; kept in the cache."""
     if "deliveries" not in schedule.cache:

@@ -20,15 +20,16 @@ from flowccl.compiled import (
 )
 from flowccl.schedule.generation.pairing_kernels import meld, without_top
 
-_NEVER = np.iinfo(np.int64).max
+NEVER = np.iinfo(np.int64).max
 
 
 class QueuedJobs(NamedTuple):
     """Transfers to schedule, the least `rank` first where several wait.
 
-    `after[ptr[i]:ptr[i + 1]]` start no earlier than `lag` after transfer i, and none before `soonest`. Hop h of a
-    transfer occupies a lane of its link from `hop_from` to `hop_to` after the start; a join, which only waits for
-    others, has no hops. Transfers of one `kind` use the same links at the same times after their start.
+    `after[ptr[i]:ptr[i + 1]]` start no earlier than `lag` after transfer i, and none before `soonest`; where one would
+    start later than `latest`, the search ends. Hop h of a transfer occupies a lane of its link from `hop_from` to
+    `hop_to` after the start; a join, which only waits for others, has no hops. Transfers of one `kind` use the same
+    links at the same times after their start.
     """
 
     rank: I64
@@ -37,6 +38,7 @@ class QueuedJobs(NamedTuple):
     after: I64
     lag: I64
     soonest: I64
+    latest: I64
     hop_ptr: I64
     hop_link: I32
     hop_from: I64
@@ -84,12 +86,12 @@ def _without_first(waiting: Waiting, first: int) -> int:
 
 
 @inner
-def _lane(lanes: LaneTimes, link: int, begin: int, end: int) -> tuple[int, int]:
+def lane_of(lanes: LaneTimes, link: int, begin: int, end: int) -> tuple[int, int]:
     """The lane of a link that is soonest free from `begin` to `end`, and how much later that is.
 
     Of lanes that are free as soon, the one that was idle for the shortest time.
     """
-    best, least, since = lanes.ptr[link], _NEVER, -1
+    best, least, since = lanes.ptr[link], NEVER, -1
     for lane in range(lanes.ptr[link], lanes.ptr[link + 1]):
         idle = lanes.free_at[lane]
         later = max(idle - begin, 0)
@@ -103,11 +105,11 @@ def _lane(lanes: LaneTimes, link: int, begin: int, end: int) -> tuple[int, int]:
 
 
 @inner
-def _occupy(lanes: LaneTimes, jobs: QueuedJobs, i: int, now: int) -> None:
+def occupy(lanes: LaneTimes, jobs: QueuedJobs, i: int, now: int) -> None:
     """Transfer i starts: each lane keeps the last gap in which one more as long would fit."""
     for h in range(jobs.hop_ptr[i], jobs.hop_ptr[i + 1]):
         begin, end = now + jobs.hop_from[h], now + jobs.hop_to[h]
-        lane = _lane(lanes, jobs.hop_link[h], begin, end)[0]
+        lane = lane_of(lanes, jobs.hop_link[h], begin, end)[0]
         takes = end - begin
         if begin >= lanes.free_at[lane]:
             if begin - lanes.free_at[lane] >= takes:
@@ -121,11 +123,11 @@ def _occupy(lanes: LaneTimes, jobs: QueuedJobs, i: int, now: int) -> None:
 
 
 @inner
-def _blocked(lanes: LaneTimes, jobs: QueuedJobs, i: int, now: int) -> tuple[int, int]:
+def blocked(lanes: LaneTimes, jobs: QueuedJobs, i: int, now: int) -> tuple[int, int]:
     """The link that lets transfer i wait longest, and until when; -1 where it can start now."""
     until, which = now, -1
     for h in range(jobs.hop_ptr[i], jobs.hop_ptr[i + 1]):
-        later = _lane(lanes, jobs.hop_link[h], now + jobs.hop_from[h], now + jobs.hop_to[h])[1]
+        later = lane_of(lanes, jobs.hop_link[h], now + jobs.hop_from[h], now + jobs.hop_to[h])[1]
         if now + later > until:
             until, which = now + later, jobs.hop_link[h]
     return which, until
@@ -177,7 +179,7 @@ def _look(
         waiting.first[link] = _without_first(waiting, i)
         waiting.others[kind] = _merged(waiting, waiting.others[kind], i)
         return True, False
-    which, until = _blocked(lanes, jobs, i, now)
+    which, until = blocked(lanes, jobs, i, now)
     if which >= 0 and until < due[which]:
         due[which] = until
         put(events, until, -1 - which)
@@ -188,12 +190,12 @@ def _look(
         waiting.first[which] = _merged(waiting, waiting.first[which], i)
         return True, False
     _follow(jobs, waiting, link, kind)
-    _occupy(lanes, jobs, i, now)
+    occupy(lanes, jobs, i, now)
     return True, True
 
 
 @inner
-def _release(jobs: QueuedJobs, earliest: I64, missing: I64, events: Queue, i: int, now: int) -> None:
+def release(jobs: QueuedJobs, earliest: I64, missing: I64, events: Queue, i: int, now: int) -> None:
     """Transfer i has started: those that wait for nothing else have their data, now or later."""
     for e in range(jobs.ptr[i], jobs.ptr[i + 1]):
         j = jobs.after[e]
@@ -204,8 +206,48 @@ def _release(jobs: QueuedJobs, earliest: I64, missing: I64, events: Queue, i: in
 
 
 @maker
-def _nothing(length: int) -> I64:
+def nothing(length: int) -> I64:
+    """No transfers: -1 in all places."""
     return np.full(length, -1, np.int64)
+
+
+@maker
+def predecessors(jobs: QueuedJobs) -> I64:
+    """For each transfer, how many others it waits for."""
+    missing = np.zeros(len(jobs.rank), np.int64)
+    for k in range(len(jobs.after)):
+        missing[jobs.after[k]] += 1
+    return missing
+
+
+@maker
+def first_events(jobs: QueuedJobs, missing: I64) -> Queue:
+    """The transfers that wait for no others."""
+    events = new_queue(2 * len(missing) + len(jobs.lane_ptr) + 64)
+    for i in range(len(missing)):
+        if missing[i] == 0:
+            put(events, jobs.soonest[i], i)
+    return events
+
+
+@maker
+def free_lanes(jobs: QueuedJobs) -> LaneTimes:
+    """All lanes are free."""
+    width = jobs.lane_ptr[-1]
+    return LaneTimes(jobs.lane_ptr, np.zeros(width, np.int64), np.zeros(width, np.int64), np.zeros(width, np.int64))
+
+
+class QueueProgress(NamedTuple):
+    """Where a run is; the last four are one number each."""
+
+    start: I64
+    earliest: I64
+    missing: I64  # transfers that must come before each one
+    due: I64  # when each link looks at its queue next
+    left: I64  # transfers that have not started; -1: one would have started too late
+    now: I64
+    looks: I64  # whether all events of the time have been taken, and links look at their queues
+    most: I64  # events that follow a transfer
 
 
 @compiled
@@ -213,58 +255,81 @@ def in_queues(jobs: QueuedJobs) -> tuple[bool, I64]:
     """Starts of all transfers: each as soon as its data and links allow, the least rank first where several wait.
 
     A transfer may start before one that started earlier on a longer way to a link. Returns (whether all transfers
-    started, starts).
+    started in time, starts).
     """
     count, links = len(jobs.rank), len(jobs.lane_ptr) - 1
-    kinds = jobs.kind.max() + 1 if count else 0
-    start, earliest, missing = _nothing(count), jobs.soonest.copy(), np.zeros(count, np.int64)
-    waiting = Waiting(
-        jobs.rank, _nothing(count), _nothing(count), _nothing(links), _nothing(kinds), _nothing(kinds),
-        _nothing(kinds), _nothing(count), np.zeros(count, np.bool_),
-    )  # fmt: skip
-    width = jobs.lane_ptr[-1]
-    lanes = LaneTimes(jobs.lane_ptr, np.zeros(width, np.int64), np.zeros(width, np.int64), np.zeros(width, np.int64))
-    due = np.full(links, _NEVER, np.int64)  # when each link looks at its queue next
-    for k in range(len(jobs.after)):
-        missing[jobs.after[k]] += 1
-    events = new_queue(2 * count + 64)
+    kinds, most = jobs.kind.max() + 1 if count else 0, np.int64(0)
     for i in range(count):
-        if missing[i] == 0:
-            put(events, earliest[i], i)
-    left, turns = count, new_queue(links + 64)  # links that look at their queues now, by their first transfer
-    while events.size[0] > 0:
-        now = events.time[0]
-        while events.size[0] > 0 and events.time[0] == now:
-            code = take(events)
-            if code >= 0 and jobs.hop_ptr[code] == jobs.hop_ptr[code + 1]:
-                start[code] = now
-                left -= 1
-                events = larger(events) if lacks_space(events, jobs.ptr[code + 1] - jobs.ptr[code]) else events
-                _release(jobs, earliest, missing, events, code, now)
-                continue
-            link = _join(jobs, waiting, code) if code >= 0 else -1 - code
-            if code < 0:
-                if due[link] != now:
-                    continue
-                due[link] = _NEVER
-            if link >= 0 and waiting.first[link] >= 0:
-                turns = larger(turns) if lacks_space(turns, 4) else turns
-                put(turns, jobs.rank[waiting.first[link]], link)
+        most = max(most, jobs.ptr[i + 1] - jobs.ptr[i])
+    waiting = Waiting(
+        jobs.rank, nothing(count), nothing(count), nothing(links), nothing(kinds), nothing(kinds),
+        nothing(kinds), nothing(count), np.zeros(count, np.bool_),
+    )  # fmt: skip
+    run = QueueProgress(
+        nothing(count), jobs.soonest.copy(), predecessors(jobs), np.full(links, NEVER, np.int64),
+        np.full(1, count), nothing(1), np.zeros(1, np.int64), np.full(1, most + 4),
+    )  # fmt: skip
+    lanes, events = free_lanes(jobs), first_events(jobs, run.missing)
+    turns = new_queue(links + 64)  # links that look at their queues now, by their first transfer
+    while not _run(jobs, waiting, lanes, run, events, turns):
+        events, turns = larger(events), larger(turns)
+    return run.left[0] == 0, run.start
+
+
+@inner
+def _run(jobs: QueuedJobs, waiting: Waiting, lanes: LaneTimes, run: QueueProgress, events: Queue, turns: Queue) -> bool:
+    """Run until all transfers have started or one is too late; False if the queues must be enlarged first."""
+    while True:
+        if not run.looks[0]:
+            if events.size[0] == 0:
+                return True
+            if turns.size[0] == 0:
+                run.now[0] = events.time[0]
+            while events.size[0] > 0 and events.time[0] == run.now[0]:
+                if lacks_space(events, run.most[0]) or lacks_space(turns, 4):
+                    return False
+                _take_event(jobs, waiting, run, events, turns)
+            run.looks[0] = 1
         while turns.size[0] > 0:
-            asked = turns.time[0]
-            link = take(turns)
+            if lacks_space(events, run.most[0]) or lacks_space(turns, 4):
+                return False
+            asked, link = turns.time[0], take(turns)
             i = waiting.first[link]
             if i < 0 or jobs.rank[i] != asked:
                 continue
-            events = larger(events) if lacks_space(events, jobs.ptr[i + 1] - jobs.ptr[i] + 4) else events
-            has_left, has_started = _look(jobs, waiting, lanes, due, events, link, now)
+            has_left, has_started = _look(jobs, waiting, lanes, run.due, events, link, run.now[0])
+            if has_started and run.now[0] > jobs.latest[i]:
+                run.left[0] = -1
+                return True
             if has_started:
-                start[i] = now
-                left -= 1
-                _release(jobs, earliest, missing, events, i, now)
+                _start(jobs, run, events, i)
             if has_left and waiting.first[link] >= 0:
                 put(turns, jobs.rank[waiting.first[link]], link)
-    return left == 0, start
+        run.looks[0] = 0
+
+
+@inner
+def _take_event(jobs: QueuedJobs, waiting: Waiting, run: QueueProgress, events: Queue, turns: Queue) -> None:
+    """Take an event: a transfer has its data, or a link looks at its queue again."""
+    code = take(events)
+    if code >= 0 and jobs.hop_ptr[code] == jobs.hop_ptr[code + 1]:
+        _start(jobs, run, events, code)
+        return
+    link = _join(jobs, waiting, code) if code >= 0 else -1 - code
+    if code < 0:
+        if run.due[link] != run.now[0]:
+            return
+        run.due[link] = NEVER
+    if link >= 0 and waiting.first[link] >= 0:
+        put(turns, jobs.rank[waiting.first[link]], link)
+
+
+@inner
+def _start(jobs: QueuedJobs, run: QueueProgress, events: Queue, i: int) -> None:
+    """Transfer i starts now."""
+    run.start[i] = run.now[0]
+    run.left[0] -= 1
+    release(jobs, run.earliest, run.missing, events, i, run.now[0])
 
 
 @compiled
