@@ -1,17 +1,17 @@
 """Building a catalog: synthesize at many sizes, keep the few plans that win somewhere, and write the folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from flowccl.catalog.case import Case, FinishedCase, PlanTimer, loaded_schedule
-from flowccl.catalog.engine import TaskEngine, TaskFailure
+from flowccl.catalog.case import Case, FinishedCase, PlanTimer
+from flowccl.catalog.engine import TaskEngine
 from flowccl.catalog.files import plan_alignment, save_catalog, sha256_of
-from flowccl.catalog.library import library_ps, shape_of
+from flowccl.catalog.library import Shape, library_ps, shape_of
 from flowccl.catalog.model import BuildSettings, ByteRange, Catalog, CatalogPlan, MachineId, Rule, TimePoint
-from flowccl.catalog.ranges import Segment, cover, crossover, probes, segments
-from flowccl.catalog.sweep import SweepProgress, locked, sweep
+from flowccl.catalog.ranges import cover, crossover, probes, segments
+from flowccl.catalog.sweep import locked, sweep
 from flowccl.demand.collectives import collective_name
 from flowccl.errors import InputError, NothingFoundError
 from flowccl.export.exporting import ExportOptions, make
@@ -72,7 +72,7 @@ def build_catalog(
     folder: Path,
     options: BuildOptions,
     engine: TaskEngine | None = None,
-    on_progress: Callable[[SweepProgress], None] = lambda progress: None,
+    on_progress: Callable[[int, int, int], None] = lambda finished, total, before: None,
     on_phase: Callable[[str], None] = lambda text: None,
 ) -> BuildResult:
     """Build the catalog of a machine in a folder; catalog.json is written last, when all other files are complete."""
@@ -87,12 +87,23 @@ def build_catalog(
             for name in options.collectives
             if (rows := [row for row in done.finished if row.collective == name])
         ]
-        plans, rules, times = _written(folder, topology, options, made, engine, on_phase)
+        on_phase("writing plans")
+        plans, rules, times = list[CatalogPlan](), list[Rule](), list[TimePoint]()
+        contents = [one.exported() for one in made]
+        for one, files in zip(made, contents, strict=True):
+            for number in range(len(one.segments)):
+                name = None
+                if number in files:
+                    plans.append(one.written(folder, number, files[number]))
+                    name = plans[-1].name
+                rules.append(one.rule(number, name))
+                times += one.points(number, name)
         save_topology(topology, folder / "machine.json")
         settings = BuildSettings(options.low_bytes, options.high_bytes, options.steps, options.seed, options.tolerance)
         costs = {} if options.runtime.is_ideal else profile_to_json(options.runtime)
         machine = machine_id(topology)
-        catalog = Catalog(machine, options.runtime.name, settings, plans, rules, times, costs)
+        tables = tuple(plans), tuple(rules), tuple(times)
+        catalog = Catalog(machine, options.runtime.name, settings, *tables, costs)
         save_catalog(catalog, folder)
     return BuildResult(catalog, done.failed)
 
@@ -127,7 +138,7 @@ def _sizes(topology: Topology, options: BuildOptions) -> tuple[int, ...]:
 
 
 class _Collective:
-    """The plans of one collective and their ranges."""
+    """The plans of one collective and their ranges: a segment of the probed sizes for each."""
 
     def __init__(
         self,
@@ -139,187 +150,135 @@ class _Collective:
         on_phase: Callable[[str], None],
     ) -> None:
         self.name, self.rows, self.options = name, rows, options
-        shape = shape_of(topology)
+        self.topology, self.engine, self.shape = topology, engine, shape_of(topology)
         known = {size for row in rows for size in row.times_ps}
         self.sizes = [size for size in _sizes(topology, options) if size in known]
-        predicted = {size: library_ps(shape, name, size) for size in self.sizes}
+        predicted = {size: library_ps(self.shape, name, size) for size in self.sizes}
         self.library = predicted if options.use_library else dict.fromkeys(self.sizes)
         self.times = [dict(row.times_ps) for row in rows]
         kept = cover(self.times, self.sizes, options.tolerance, options.most)
-        self._time_everywhere(kept, engine)
+        self._time_everywhere(kept)
         kept = [kept[n] for n in cover([self.times[n] for n in kept], self.sizes, options.tolerance, options.most)]
         self.segments = segments({n: self.times[n] for n in kept}, self.library, self.sizes, options.tolerance)
         on_phase(f"{name}: crossovers of {len({part.plan for part in self.segments})} plans")
-        self.edges = self._edges(topology, engine)
+        edges = self._edges()
+        self.ranges = [ByteRange(*pair) for pair in pairwise(edges)]
 
-    def _time_everywhere(self, kept: Sequence[int], engine: TaskEngine) -> None:
+    def _time_everywhere(self, kept: Sequence[int]) -> None:
         """Time the kept plans at all probed sizes: some may replace others far from their own size."""
+        options = self.options
         missing = [tuple(size for size in self.sizes if size not in self.times[n]) for n in kept]
-        tasks = [
-            (self.rows[n].to_json(), sizes, self.options.runtime, self.options.inplace)
-            for n, sizes in zip(kept, missing, strict=True)
-        ]
-        for number, outcome in engine.map(times_at, tasks):
-            if isinstance(outcome, TaskFailure):
-                raise InputError(f"{self.name}: times of a plan: {outcome.message}")
-            self.times[kept[number]] |= outcome
+        tasks = [(self.rows[n], some, options.runtime, options.inplace) for n, some in zip(kept, missing, strict=True)]
+        for n, times in zip(kept, self.engine.results(times_at, tasks, f"{self.name}: times of a plan"), strict=True):
+            self.times[n] |= times
 
-    def _edges(self, topology: Topology, engine: TaskEngine) -> list[int]:
+    def _edges(self) -> list[int]:
         """Where each segment begins, and where the last one ends."""
-        unit = ALIGNMENT_BYTES * topology.num_gpus
+        options, unit = self.options, ALIGNMENT_BYTES * self.topology.num_gpus
         tasks = []
-        for a, b in zip(self.segments, self.segments[1:], strict=False):
-            plans = [None if part.plan is None else self.rows[part.plan].to_json() for part in (a, b)]
+        for a, b in pairwise(self.segments):
+            plans = [None if part.plan is None else self.rows[part.plan] for part in (a, b)]
             ends = (self.sizes[a.last], self.sizes[b.first])
-            tasks.append(
-                (*plans, ends, unit, self.options.runtime, self.options.inplace, shape_of(topology), self.name)
-            )
-        edges = [self.options.low_bytes, *(self.sizes[part.first] for part in self.segments[1:])]
-        for number, outcome in engine.map(find_crossover, tasks):
-            if isinstance(outcome, TaskFailure):
-                raise InputError(f"{self.name}: crossovers: {outcome.message}")
-            edges[number + 1] = outcome
-        return [*edges, self.options.high_bytes + 1]
+            tasks.append((*plans, ends, unit, options.runtime, options.inplace, self.shape, self.name))
+        between = self.engine.results(find_crossover, tasks, f"{self.name}: crossovers")
+        return [options.low_bytes, *between, options.high_bytes + 1]
 
-    def range_of(self, number: int) -> ByteRange:
-        """The sizes that a segment serves."""
-        return ByteRange(self.edges[number], self.edges[number + 1])
+    def exported(self) -> dict[int, bytes]:
+        """The files for the runtime of the segments that have a plan."""
+        numbers = [number for number, part in enumerate(self.segments) if part.plan is not None]
+        tasks = [
+            (self.rows[self.segments[n].plan or 0], self.options.runtime.name, self.options.inplace, self.ranges[n])
+            for n in numbers
+        ]
+        made = self.engine.results(exported, tasks, f"plan of {self.name}")
+        return dict(zip(numbers, made, strict=True))
 
-    def reason_of(self, part: Segment) -> str:
+    def written(self, folder: Path, number: int, content: bytes) -> CatalogPlan:
+        """Write the files of the plan of a segment."""
+        options, row = self.options, self.rows[self.segments[number].plan or 0]
+        name = f"{self.name}-{self.topology.num_gpus}-{self.ranges[number].low:012d}"
+        schedule, runtime = json_bytes(row.schedule), options.runtime.name
+        file, schedule_file = f"plans/{name}{SUFFIX[runtime]}", f"schedules/{self.name}-{row.size_bytes}.json"
+        for path, data in ((file, content), (schedule_file, schedule)):
+            make_folder((folder / path).parent)
+            write_bytes(folder / path, data)
+        loaded = row.loaded
+        return CatalogPlan(
+            name,
+            self.name,
+            loaded.demand.size_bytes,
+            loaded.demand.pieces,
+            plan_alignment(loaded, runtime, content),
+            runtime,
+            file,
+            sha256_of(content),
+            schedule_file,
+            sha256_of(schedule),
+            ps_to_us(row.times_ps[row.size_bytes]),
+            row.lower_bound_us,
+        )
+
+    def rule(self, number: int, plan: str | None) -> Rule:
+        """The rule of a segment."""
+        machine, options = machine_id(self.topology), self.options
+        place = (machine.ranks, machine.ranks_per_host, options.inplace)
+        return Rule(self.name, *place, self.ranges[number], machine.fingerprint, plan, self._reason(number))
+
+    def _reason(self, number: int) -> str:
         """Why a segment has its plan, at the middle one of its probed sizes."""
+        part = self.segments[number]
         size = self.sizes[(part.first + part.last) // 2]
         fastest = min(times[size] for times in self.times if size in times)
         own = self.library[size]
         if part.plan is None:
             return f"the library is predicted faster, {_us(own)} at {format_bytes(size)}; the best plan {_us(fastest)}"
-        ours = self.times[part.plan][size]
         than = "" if own is None else f", the library {_us(own)}"
-        return f"predicted {_us(ours)} at {format_bytes(size)}{than}"
+        return f"predicted {_us(self.times[part.plan][size])} at {format_bytes(size)}{than}"
+
+    def points(self, number: int, plan: str | None) -> Iterator[TimePoint]:
+        """The predicted times at the probed sizes of a segment."""
+        part = self.segments[number]
+        for size in self.sizes[part.first : part.last + 1]:
+            both = (None if part.plan is None else self.times[part.plan][size], self.library[size])
+            bound = next((row.lower_bound_us for row in self.rows if row.size_bytes == size), None)
+            program_us, library_us = (None if ps is None else ps_to_us(ps) for ps in both)
+            yield TimePoint(self.name, size, plan, program_us, library_us, bound)
 
 
-def times_at(case: dict[str, Any], sizes: Sequence[int], runtime: RuntimeProfile, inplace: bool) -> dict[int, int]:
+def times_at(case: FinishedCase, sizes: Sequence[int], runtime: RuntimeProfile, inplace: bool) -> dict[int, int]:
     """Return the times of a plan at some sizes, in picoseconds."""
     if not sizes:
         return {}
-    timer = PlanTimer(loaded_schedule(FinishedCase.from_json(case, "plan")), runtime, inplace)
+    timer = PlanTimer(case.loaded, runtime, inplace)
     return {size: timer.time_ps(size) for size in sizes}
 
 
 def find_crossover(
-    before: dict[str, Any] | None,
-    after: dict[str, Any] | None,
+    before: FinishedCase | None,
+    after: FinishedCase | None,
     ends: tuple[int, int],
     unit: int,
     runtime: RuntimeProfile,
     inplace: bool,
-    shape: Any,
+    shape: Shape,
     collective: str,
 ) -> int:
     """Return the size at which the second plan takes over from the first one; None is the library."""
 
-    def timer(value: dict[str, Any] | None) -> Callable[[int], int]:
-        if value is None:
+    def timer(case: FinishedCase | None) -> Callable[[int], int]:
+        if case is None:
             return lambda size: library_ps(shape, collective, size) or 0
-        return PlanTimer(loaded_schedule(FinishedCase.from_json(value, "plan")), runtime, inplace).time_ps
+        return PlanTimer(case.loaded, runtime, inplace).time_ps
 
     return crossover(timer(before), timer(after), *ends, unit)
 
 
-# -- the files of the folder --------------------------------------------------------------------------------------
-
-
-def _written(
-    folder: Path,
-    topology: Topology,
-    options: BuildOptions,
-    made: Sequence[_Collective],
-    engine: TaskEngine,
-    on_phase: Callable[[str], None],
-) -> tuple[tuple[CatalogPlan, ...], tuple[Rule, ...], tuple[TimePoint, ...]]:
-    """Write the files of all plans; return the plans, the rules and the times."""
-    on_phase("writing plans")
-    segments_of = [(one, number, part) for one in made for number, part in enumerate(one.segments)]
-    with_plan = [(one, number, part) for one, number, part in segments_of if part.plan is not None]
-    tasks = [
-        (one.rows[part.plan].to_json(), options.runtime.name, options.inplace, one.range_of(number))
-        for one, number, part in with_plan
-        if part.plan is not None
-    ]
-    contents: dict[int, bytes] = {}
-    for number, outcome in engine.map(exported, tasks):
-        if isinstance(outcome, TaskFailure):
-            raise InputError(f"plan of {with_plan[number][0].name}: {outcome.message}")
-        contents[number] = outcome
-    plans: dict[tuple[str, int], CatalogPlan] = {}
-    for number, (one, at, _) in enumerate(with_plan):
-        plans[one.name, at] = _write_plan(folder, topology, options, one, at, contents[number])
-    rules, times = [], []
-    for one, at, part in segments_of:
-        plan = plans.get((one.name, at))
-        rules.append(_rule(topology, options, one, at, None if plan is None else plan.name))
-        times += [_time(one, part, plan, n) for n in range(part.first, part.last + 1)]
-    return tuple(plans.values()), tuple(rules), tuple(times)
-
-
-def exported(case: dict[str, Any], runtime: str, inplace: bool, sizes: ByteRange) -> bytes:
+def exported(case: FinishedCase, runtime: str, inplace: bool, sizes: ByteRange) -> bytes:
     """Return the proved file for the runtime; the schedule itself where there is no runtime."""
-    finished = FinishedCase.from_json(case, "plan")
     if runtime == "ideal":
-        return json_bytes(finished.schedule)
+        return json_bytes(case.schedule)
     chosen = ExportOptions(inplace=inplace, min_bytes=sizes.low, max_bytes=sizes.high - 1)
-    return make(loaded_schedule(finished), runtime, chosen)[0]
-
-
-def _write_plan(
-    folder: Path, topology: Topology, options: BuildOptions, one: _Collective, number: int, content: bytes
-) -> CatalogPlan:
-    part, sizes = one.segments[number], one.range_of(number)
-    assert part.plan is not None
-    row = one.rows[part.plan]
-    name = f"{one.name}-{topology.num_gpus}-{sizes.low:012d}"
-    schedule = json_bytes(row.schedule)
-    file, schedule_file = f"plans/{name}{SUFFIX[options.runtime.name]}", f"schedules/{one.name}-{row.size_bytes}.json"
-    for path, data in ((file, content), (schedule_file, schedule)):
-        make_folder((folder / path).parent)
-        write_bytes(folder / path, data)
-    loaded = loaded_schedule(row)
-    return CatalogPlan(
-        name,
-        one.name,
-        loaded.demand.size_bytes,
-        loaded.demand.pieces,
-        plan_alignment(loaded, options.runtime.name, content),
-        options.runtime.name,
-        file,
-        sha256_of(content),
-        schedule_file,
-        sha256_of(schedule),
-        ps_to_us(row.times_ps[row.size_bytes]),
-        row.lower_bound_us,
-    )
-
-
-def _rule(topology: Topology, options: BuildOptions, one: _Collective, number: int, plan: str | None) -> Rule:
-    machine = machine_id(topology)
-    return Rule(
-        one.name,
-        machine.ranks,
-        machine.ranks_per_host,
-        options.inplace,
-        one.range_of(number),
-        machine.fingerprint,
-        plan,
-        one.reason_of(one.segments[number]),
-    )
-
-
-def _time(one: _Collective, part: Segment, plan: CatalogPlan | None, at: int) -> TimePoint:
-    size = one.sizes[at]
-    own = one.library[size]
-    ours = None if part.plan is None else one.times[part.plan][size]
-    bound = next((row.lower_bound_us for row in one.rows if row.size_bytes == size), None)
-    library_us, program_us = (None if ps is None else ps_to_us(ps) for ps in (own, ours))
-    return TimePoint(one.name, size, None if plan is None else plan.name, program_us, library_us, bound)
+    return make(case.loaded, runtime, chosen)[0]
 
 
 def _us(ps: int | None) -> str:

@@ -11,12 +11,12 @@ from flowccl.export.program import program_for
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.files import json_bytes
-from flowccl.runtimes.profiles import PROFILES, RuntimeProfile, profile_to_json
+from flowccl.runtimes.profiles import PROFILES, RuntimeProfile, profile_from_json, profile_to_json
 from flowccl.schedule.files import schedule_from_json, schedule_to_json
 from flowccl.schedule.resize import resized
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
-from flowccl.topology.files import topology_from_json, topology_to_json
+from flowccl.topology.files import topology_from_json
 from flowccl.topology.topology import Topology
 from flowccl.version import VERSION
 
@@ -72,6 +72,11 @@ class FinishedCase:
         except (KeyError, TypeError, ValueError):
             raise FileError(f"{name}: is no finished case of a catalog; remove it") from None
 
+    @property
+    def loaded(self) -> Schedule:
+        """The schedule of the plan."""
+        return schedule_from_json(self.schedule, f"the case {self.collective} {self.size_bytes} B")
+
 
 def run_case(machine: Mapping[str, Any], case: Case) -> dict[str, Any]:
     """Return the finished case as a JSON value. `machine` is the machine as a JSON value."""
@@ -119,18 +124,6 @@ class PlanTimer:
 
 def runtime_of(name: str, costs: Mapping[str, object]) -> RuntimeProfile:
     """Return the profile that a catalog was built for."""
-    from flowccl.runtimes.profiles import profile_from_json
-
     if name not in PROFILES:
         raise InputError(f"runtime: unknown {name!r}; known runtimes: {', '.join(PROFILES)}")
     return profile_from_json(dict(costs)) if costs else PROFILES[name]
-
-
-def loaded_schedule(finished: FinishedCase) -> Schedule:
-    """Return the schedule of a finished case."""
-    return schedule_from_json(finished.schedule, f"the case {finished.collective} {finished.size_bytes} B")
-
-
-def machine_json(topology: Topology) -> dict[str, Any]:
-    """Return the machine as the JSON value that tasks receive."""
-    return topology_to_json(topology)

@@ -57,6 +57,15 @@ class TaskEngine:
                 self._kill_workers()
                 raise
 
+    def results(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], what: str) -> list[Any]:
+        """Return what the function returns for every task; raise InputError where one fails."""
+        found: dict[int, Any] = {}
+        for number, outcome in self.map(function, tasks):
+            if isinstance(outcome, TaskFailure):
+                raise InputError(f"{what}: {outcome.message}")
+            found[number] = outcome
+        return [found[number] for number in range(len(tasks))]
+
     def _kill_workers(self) -> None:
         """End the processes of the local engine, with their semaphores, which would otherwise be reported as leaked."""
         if self.name == "local":

@@ -6,24 +6,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowccl.catalog.case import Case, FinishedCase, machine_json, run_case
+from flowccl.catalog.case import Case, FinishedCase, run_case
 from flowccl.catalog.engine import TaskEngine, TaskFailure
 from flowccl.errors import FileError, InputError
 from flowccl.files import make_folder, read_json, write_json
+from flowccl.topology.files import topology_to_json
 from flowccl.topology.topology import Topology
 
 CASES = ".cases"
 _LOCK = ".lock"
 _MAX_CASE_BYTES = 2_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class SweepProgress:
-    """How far a sweep is: cases that are finished, of which some were before, and all cases."""
-
-    finished: int
-    before: int
-    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +31,13 @@ def sweep(
     cases: Sequence[Case],
     folder: Path,
     engine: TaskEngine,
-    on_progress: Callable[[SweepProgress], None] = lambda progress: None,
+    on_progress: Callable[[int, int, int], None] = lambda finished, total, before: None,
 ) -> SweepResult:
-    """Run all cases that are not finished yet. Every finished case is written at once, as a whole file."""
-    machine = machine_json(topology)
+    """Run all cases that are not finished yet. Every finished case is written at once, as a whole file.
+
+    `on_progress` receives the number of finished cases, of all, and of those that were finished before.
+    """
+    machine = topology_to_json(topology)
     store = make_folder(folder / CASES)
     paths = [store / f"{case.key(machine)}.json" for case in cases]
     found = {
@@ -50,7 +45,7 @@ def sweep(
     }
     before, failed = len(found), []
     missing = [n for n in range(len(cases)) if n not in found]
-    on_progress(SweepProgress(before, before, len(cases)))
+    on_progress(before, len(cases), before)
     for at, outcome in engine.map(run_case, [(machine, cases[n]) for n in missing]):
         number = missing[at]
         if isinstance(outcome, TaskFailure):
@@ -58,7 +53,7 @@ def sweep(
         else:
             write_json(paths[number], outcome)
             found[number] = FinishedCase.from_json(outcome, str(paths[number]))
-        on_progress(SweepProgress(len(found) + len(failed), before, len(cases)))
+        on_progress(len(found) + len(failed), len(cases), before)
     return SweepResult(
         tuple(found[n] for n in sorted(found)), tuple((cases[n], message) for n, message in sorted(failed))
     )

@@ -3,17 +3,12 @@
 import argparse
 import signal
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flowccl.commands.parser import ENGINE, FAULTS, FOR, JSON, MACHINE, QUIET, SEED, SMS, Commands, add_command
 from flowccl.commands.parts import machine_with_faults, print_result
-from flowccl.commands.terminal import LiveLine
+from flowccl.commands.terminal import CountLine
 from flowccl.errors import InputError
-
-if TYPE_CHECKING:
-    from flowccl.catalog.sweep import SweepProgress
 
 _BUILD = f"""
 flowccl catalog build MACHINE --out FOLDER [options]
@@ -56,27 +51,6 @@ def add_build(parts: Commands) -> None:
     add_command(parts, _BUILD, _build)
 
 
-class SweepLine(LiveLine):
-    """The live line of a sweep: finished cases, and the time that is left."""
-
-    def __init__(self, quiet: bool = False) -> None:
-        super().__init__(quiet)
-        self._done = 0.0
-
-    def show(self, progress: "SweepProgress") -> None:
-        """Report the finished cases and the estimate of the remaining time."""
-        new, left = progress.finished - progress.before, progress.total - progress.finished
-        self._done = progress.finished / max(progress.total, 1)
-        self.facts = [f"{progress.finished} of {progress.total} cases"]
-        if new and left:
-            self.facts.append(f"about {(time.monotonic() - self.started) / new * left:.0f} s left")
-        self.phase("synthesizing")
-
-    def done(self) -> float | None:
-        """The finished part of the cases."""
-        return self._done
-
-
 def _build(options: argparse.Namespace) -> int:
     """Build, and say how to resume where Ctrl-C or a signal to end (SIGTERM) stops the build."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -116,11 +90,11 @@ def _built(options: argparse.Namespace) -> int:
     folder = Path(options.out)
     if not folder.parent.is_dir():
         raise InputError(f"--out {folder}: there is no folder {folder.parent}")
-    progress = SweepLine(options.quiet or options.verbose)
+    line = CountLine(options.quiet or options.verbose, "synthesizing", "cases")
     try:
-        result = build_catalog(topology, folder, chosen, engine, progress.show, progress.phase)
+        result = build_catalog(topology, folder, chosen, engine, line.show, line.phase)
     finally:
-        progress.clear()
+        line.clear()
     for case, message in result.failed:
         print(f"flowccl: note: {case}: {message}", file=sys.stderr)
     print_result(options, catalog_to_json(result.catalog), describe_catalog(result.catalog))

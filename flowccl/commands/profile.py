@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flowccl.commands.parser import FAULTS, JSON, QUIET, Commands, add_command, natural
 from flowccl.commands.parts import check_no_faults, check_writable, machine_with_faults, print_result, valid_schedule
-from flowccl.commands.terminal import RoundsLine
+from flowccl.commands.terminal import CountLine
 from flowccl.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ def _profile(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace) -> int:
     from flowccl.profile.probes import PlanOptions
     from flowccl.profile.processes import measure_machine
-    from flowccl.profile.show import TimeLeft
     from flowccl.units import parse_bytes
 
     if options.on is None:
@@ -85,13 +84,9 @@ def _measure(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in ("repeats", "pairs") if getattr(options, name) is not None}
     if options.sizes is not None:
         given["sizes"] = tuple(parse_bytes(size, "--sizes") for size in options.sizes)
-    line, left = RoundsLine(options.quiet or options.verbose), TimeLeft()
-
-    def show(done: int, rounds: int) -> None:
-        line.show(done, rounds, left.words(done, rounds))
-
+    line = CountLine(options.quiet or options.verbose, "measuring", "rounds", "Ctrl-C: keep what is measured")
     try:
-        measured = measure_machine(options.on, options.ranks, PlanOptions(**given), options.out, show)
+        measured = measure_machine(options.on, options.ranks, PlanOptions(**given), options.out, line.show)
     finally:
         line.clear()
     return 0 if measured is None else _write(options, measured)

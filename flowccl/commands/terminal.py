@@ -160,19 +160,24 @@ class ProgressLine(LiveLine):
         return (time.monotonic() - self._search_started) / self.time_limit_s
 
 
-class RoundsLine(LiveLine):
-    """The live line of a measurement that runs a known number of rounds."""
+class CountLine(LiveLine):
+    """The live line of work that has a known number of parts, with an estimate of the time that is left."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool, phase: str, unit: str, hint: str = "") -> None:
         super().__init__(quiet)
+        self.words = (phase, unit, hint)
         self._done = 0.0
 
-    def show(self, done: int, rounds: int, time_left: str) -> None:
-        """Report the finished rounds and the estimate of the remaining time."""
-        self._done = done / max(rounds, 1)
-        self.facts = [time_left, "Ctrl-C: keep what is measured"]
-        self.phase("measuring")
+    def show(self, done: int, total: int, before: int = 0) -> None:
+        """Report the finished parts, of which some were finished `before`."""
+        phase, unit, hint = self.words
+        self._done = done / max(total, 1)
+        self.facts = [f"{done} of {total} {unit}"]
+        if done > before and total > done:
+            self.facts.append(f"about {self.elapsed_s / (done - before) * (total - done):.0f} s left")
+        self.facts += [hint] if hint else []
+        self.phase(phase)
 
     def done(self) -> float | None:
-        """The finished part of the rounds."""
+        """The finished part."""
         return self._done

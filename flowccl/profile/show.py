@@ -1,6 +1,5 @@
-"""Describe a profile in text and JSON, and estimate the remaining measuring time."""
+"""Describe a profile in text and JSON."""
 
-import time
 from dataclasses import asdict
 from typing import Any
 
@@ -85,15 +84,3 @@ def describe_missing(measurements: Measurements) -> str:
         return "all links are measured alone, but not all sets of links together"
     named = ", ".join(links[:_MOST]) + (f" and {len(links) - _MOST} more" if len(links) > _MOST else "")
     return f"not measured: {named}, and sets of links together"
-
-
-class TimeLeft:
-    """Estimate of the remaining time; rounds take about equally long."""
-
-    def __init__(self) -> None:
-        self.start = time.monotonic()
-
-    def words(self, done: int, rounds: int) -> str:
-        """Progress and estimated remaining time."""
-        left = (time.monotonic() - self.start) / max(done, 1) * max(rounds - done, 0)
-        return f"{done} of {rounds} rounds, about {left:.0f} s left"

@@ -5,7 +5,7 @@ elements is divided in the same way, each block and each piece as evenly as whol
 element more). A schedule for 1 MB therefore also runs for 7 elements; some pieces may then be empty.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
@@ -69,9 +69,7 @@ def make_layout(demand: Demand, count: int) -> ElementLayout:
     root = named_root(demand)
     if root is None:
         return _custom(demand, count)
-    layout = ElementLayout(demand, demand.collective, root, count, [], [], _piece_counts(demand, count))
-    _RULES[demand.collective](layout)
-    return layout
+    return _named(demand, root, count)
 
 
 def named_root(demand: Demand) -> int | None:
@@ -105,10 +103,51 @@ def part_sizes(total: int, parts: int) -> list[int]:
 
 # -- the named collectives ------------------------------------------------------------------------------------------
 
+_WHOLE = ("broadcast", "reduce")  # the buffer is one block; else it has one for each rank
+_PART_IN, _PART_OUT = ("allgather", "gather"), ("reduce_scatter", "scatter")  # a rank has only its own block there
+_ROOT_IN, _ROOT_OUT = ("broadcast", "scatter"), ("reduce", "gather")  # only the root has an input, or an output
+_REDUCING = ("reduce", "allreduce", "reduce_scatter")
 
-def _blocks(layout: ElementLayout) -> int:
-    """Return the number of blocks of the buffer."""
-    return 1 if layout.collective in ("broadcast", "reduce") else layout.demand.num_gpus
+
+def _named(demand: Demand, root: int, count: int) -> ElementLayout:
+    """Return the layout of a named collective: blocks, and chunks inside them, as evenly as possible."""
+    name, ranks = demand.collective, range(demand.num_gpus)
+    blocks = 1 if name in _WHOLE else len(ranks)
+    sizes, starts = part_sizes(count, blocks), [part_start(count, blocks, block) for block in range(blocks)]
+    has_input = [name not in _ROOT_IN or rank == root for rank in ranks]
+    has_output = [name not in _ROOT_OUT or rank == root for rank in ranks]
+
+    def input_start(block: int) -> int:
+        return 0 if name in _PART_IN else starts[block]
+
+    def output_start(rank: int, block: int, source: int) -> int:
+        if name == "alltoall":
+            return source * sizes[rank]
+        return 0 if name in _PART_OUT else starts[block]
+
+    counts_in = [(sizes[rank] if name in _PART_IN else count) if has_input[rank] else 0 for rank in ranks]
+    of_rank = [
+        sizes[rank] if name in _PART_OUT else len(ranks) * sizes[rank] if name == "alltoall" else count
+        for rank in ranks
+    ]
+    counts_out = [of_rank[rank] if has_output[rank] else 0 for rank in ranks]
+    layout = ElementLayout(demand, name, root, count, counts_in, counts_out, [])
+    for chunk in range(len(demand)):
+        block, piece = _block_of(demand, chunk), chunk % demand.pieces
+        inside = part_start(sizes[block], demand.pieces, piece)
+        layout.chunk_count.append(sizes[block] // demand.pieces + (piece < sizes[block] % demand.pieces))
+        sources = demand.sources(chunk).tolist()
+        for rank in sources:
+            layout.taken[rank, chunk] = _span(input_start(block) + inside, layout.chunk_count[chunk])
+        for rank in demand.destinations(chunk).tolist():
+            place = output_start(rank, block, sources[0]) + inside
+            layout.placed[rank, chunk] = _span(place, layout.chunk_count[chunk])
+    for rank in ranks if name not in _REDUCING else ():
+        block = 0 if name in _WHOLE else rank
+        if has_input[rank] and has_output[rank] and (name not in ROOTED or rank == root):
+            to = output_start(rank, block, rank)
+            layout.kept.append((rank, _span(input_start(block), sizes[block]), _span(to, sizes[block])))
+    return layout
 
 
 def _block_of(demand: Demand, chunk: int) -> int:
@@ -121,109 +160,8 @@ def _block_of(demand: Demand, chunk: int) -> int:
     return chunk // demand.pieces // times  # a one-shot allreduce has each block once per destination
 
 
-def _piece_counts(demand: Demand, count: int) -> list[int]:
-    """Return the number of elements of every chunk."""
-    blocks = 1 if demand.collective in ("broadcast", "reduce") else demand.num_gpus
-    pieces = {size: part_sizes(size, demand.pieces) for size in set(part_sizes(count, blocks))}
-    sizes = part_sizes(count, blocks)
-    return [pieces[sizes[_block_of(demand, c)]][c % demand.pieces] for c in range(len(demand))]
-
-
-def _fill(layout: ElementLayout, start_in: Callable[[int, int], int], start_out: Callable[[int, int], int]) -> None:
-    """Set the slices of all chunks; the arguments return the start of (rank, chunk)'s block in input and output."""
-    demand, blocks = layout.demand, _blocks(layout)
-    sizes = part_sizes(layout.count, blocks)
-    for chunk in range(len(demand)):
-        size = sizes[_block_of(demand, chunk)]
-        inside, length = part_start(size, demand.pieces, chunk % demand.pieces), layout.chunk_count[chunk]
-        for rank in demand.sources(chunk).tolist():
-            at = start_in(rank, chunk) + inside
-            layout.taken[rank, chunk] = slice(at, at + length)
-        for rank in demand.destinations(chunk).tolist():
-            at = start_out(rank, chunk) + inside
-            layout.placed[rank, chunk] = slice(at, at + length)
-
-
-def _starts(layout: ElementLayout) -> Callable[[int, int], int]:
-    """Return a function for the start of a chunk's block in the whole buffer."""
-    starts = [part_start(layout.count, _blocks(layout), block) for block in range(_blocks(layout))]
-    return lambda _rank, chunk: starts[_block_of(layout.demand, chunk)]
-
-
-def _zero(_rank: int, _chunk: int) -> int:
-    return 0
-
-
 def _span(start: int, size: int) -> slice:
     return slice(start, start + size)
-
-
-def _allgather(layout: ElementLayout) -> None:
-    ranks = layout.demand.num_gpus
-    layout.input_count.extend(part_sizes(layout.count, ranks))
-    layout.output_count.extend([layout.count] * ranks)
-    _fill(layout, _zero, _starts(layout))
-    for rank, size in enumerate(layout.input_count):
-        layout.kept.append((rank, slice(0, size), _span(part_start(layout.count, ranks, rank), size)))
-
-
-def _alltoall(layout: ElementLayout) -> None:
-    ranks = layout.demand.num_gpus
-    sizes = part_sizes(layout.count, ranks)
-    layout.input_count.extend([layout.count] * ranks)
-    layout.output_count.extend([ranks * size for size in sizes])
-    source = layout.demand.source.tolist()
-    _fill(layout, _starts(layout), lambda rank, chunk: source[chunk] * sizes[rank])
-    for rank, size in enumerate(sizes):
-        layout.kept.append((rank, _span(part_start(layout.count, ranks, rank), size), _span(rank * size, size)))
-
-
-def _whole(layout: ElementLayout) -> None:
-    """Broadcast, reduce and allreduce: input and output are the whole buffer on the ranks that have one."""
-    ranks, root = layout.demand.num_gpus, layout.root
-    only_in, only_out = layout.collective == "broadcast", layout.collective == "reduce"
-    layout.input_count.extend([layout.count if not only_in or rank == root else 0 for rank in range(ranks)])
-    layout.output_count.extend([layout.count if not only_out or rank == root else 0 for rank in range(ranks)])
-    _fill(layout, _starts(layout), _starts(layout))
-    if only_in:
-        layout.kept.append((root, slice(0, layout.count), slice(0, layout.count)))
-
-
-def _reduce_scatter(layout: ElementLayout) -> None:
-    ranks = layout.demand.num_gpus
-    layout.input_count.extend([layout.count] * ranks)
-    layout.output_count.extend(part_sizes(layout.count, ranks))
-    _fill(layout, _starts(layout), _zero)
-
-
-def _scatter(layout: ElementLayout) -> None:
-    ranks, root = layout.demand.num_gpus, layout.root
-    layout.input_count.extend([layout.count if rank == root else 0 for rank in range(ranks)])
-    layout.output_count.extend(part_sizes(layout.count, ranks))
-    _fill(layout, _starts(layout), _zero)
-    size = layout.output_count[root]
-    layout.kept.append((root, _span(part_start(layout.count, ranks, root), size), slice(0, size)))
-
-
-def _gather(layout: ElementLayout) -> None:
-    ranks, root = layout.demand.num_gpus, layout.root
-    layout.input_count.extend(part_sizes(layout.count, ranks))
-    layout.output_count.extend([layout.count if rank == root else 0 for rank in range(ranks)])
-    _fill(layout, _zero, _starts(layout))
-    size = layout.input_count[root]
-    layout.kept.append((root, slice(0, size), _span(part_start(layout.count, ranks, root), size)))
-
-
-_RULES: dict[str, Callable[[ElementLayout], None]] = {
-    "allgather": _allgather,
-    "alltoall": _alltoall,
-    "broadcast": _whole,
-    "reduce": _whole,
-    "allreduce": _whole,
-    "reduce_scatter": _reduce_scatter,
-    "scatter": _scatter,
-    "gather": _gather,
-}
 
 
 def _custom(demand: Demand, count: int) -> ElementLayout:

@@ -34,12 +34,8 @@ class GroupMethods(GroupCalls):
         """Reduce the tensors of all ranks to their sum, on all ranks."""
         if not _is_one(tensors):
             return self.by_library("allreduce", _SEVERAL, (tensors, *args), named)
-        tensor, opts = _only(tensors), _options(args, named)
-        work = self.run_ready("allreduce", tensor, tensor, tensor, opts)
-        if work is not None:
-            return work
-        job = self.planned("allreduce", tensor, tensor, tensor, opts)
-        return self.run_planned([job], [tensor], opts, "allreduce", (tensors, *args), named)
+        tensor = _only(tensors)
+        return self._ready_or_planned("allreduce", tensor, tensor, tensor, "allreduce", (tensors, *args), named, args)
 
     def broadcast(self, tensors: Any, *args: Any, **named: Any) -> Any:
         """Copy the root's tensor to all ranks."""
@@ -51,20 +47,30 @@ class GroupMethods(GroupCalls):
         return self.run_planned([job], [tensor], opts, "broadcast", (tensors, *args), named)
 
     def _gather_into(self, name: str, output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
-        opts = _options(args, named)
-        work = self.run_ready("allgather", output, tensor, output, opts)
-        if work is not None:
-            return work
-        job = self.planned("allgather", output, tensor, output, opts)
-        return self.run_planned([job], [output], opts, name, (output, tensor, *args), named)
+        given = (output, tensor, *args)
+        return self._ready_or_planned("allgather", output, tensor, output, name, given, named, args)
 
     def _scatter_from(self, name: str, output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
-        opts = _options(args, named)
-        work = self.run_ready("reduce_scatter", tensor, tensor, output, opts)
+        given = (output, tensor, *args)
+        return self._ready_or_planned("reduce_scatter", tensor, tensor, output, name, given, named, args)
+
+    def _ready_or_planned(
+        self,
+        collective: str,
+        whole: Any,
+        given: Any,
+        output: Any,
+        name: str,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+        more: tuple[Any, ...],
+    ) -> Any:
+        opts = _options(more, named)
+        work = self.run_ready(collective, whole, given, output, opts)
         if work is not None:
             return work
-        job = self.planned("reduce_scatter", tensor, tensor, output, opts)
-        return self.run_planned([job], [output], opts, name, (output, tensor, *args), named)
+        job = self.planned(collective, whole, given, output, opts)
+        return self.run_planned([job], [output], opts, name, arguments, named)
 
     def _exchange(self, name: str, output: Any, tensor: Any, *args: Any, **named: Any) -> Any:
         opts = _options(args[2:], named)
@@ -149,22 +155,6 @@ class GroupMethods(GroupCalls):
         self.thread.close()
         self.inner.shutdown()
 
-    def abort(self) -> None:
-        """Abort the library's group."""
-        self.inner.abort()
-
-    def split_group(self, *args: Any, **named: Any) -> Any:
-        """Split the library's group."""
-        return self.inner.split_group(*args, **named)
-
-    def merge_remote_group(self, *args: Any, **named: Any) -> Any:
-        """Merge the library's group with another one."""
-        return self.inner.merge_remote_group(*args, **named)
-
-    def get_group_store(self) -> Any:
-        """Return the store of the group."""
-        return self.inner.get_group_store()
-
 
 _NAMES = {  # method: the one that implements it
     "all_gather_single": "_gather_into",
@@ -179,6 +169,7 @@ _NAMES = {  # method: the one that implements it
     "reduce_scatter_tensor_coalesced": "_scatter_each",
 }
 _SEVERAL = "several tensors in one call"
+_OF_INNER = ("abort", "split_group", "merge_remote_group", "get_group_store")
 _LIBRARY_ONLY = ("allgather_coalesced", "barrier", "gather", "reduce", "scatter")
 
 
@@ -194,6 +185,13 @@ def _named(name: str, implementation: str) -> Callable[..., Any]:
 def _forwarded(name: str) -> Callable[..., Any]:
     def method(self: GroupMethods, *args: Any, **named: Any) -> Any:
         return self.by_library(name, "no plans are made for it", args, named)
+
+    return method
+
+
+def _of_inner(name: str) -> Callable[..., Any]:
+    def method(self: GroupMethods, *args: Any, **named: Any) -> Any:
+        return getattr(self.inner, name)(*args, **named)
 
     return method
 
@@ -221,6 +219,8 @@ def group_class() -> Any:
 
     for name, implementation in _NAMES.items():
         setattr(FlowcclGroup, name, _named(name, implementation))
+    for name in _OF_INNER:
+        setattr(FlowcclGroup, name, _of_inner(name))
     for name in _LIBRARY_ONLY:
         setattr(FlowcclGroup, name, _forwarded(name))
     uncompiled(getattr(FlowcclGroup, name) for name in dir(FlowcclGroup))

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from flowccl.commands.terminal import ProgressLine, RoundsLine, print_error, print_text
+from flowccl.commands.terminal import CountLine, ProgressLine, print_error, print_text
 from flowccl.result import Progress
 
 ESCAPE = "\x1b["
@@ -94,10 +94,10 @@ def test_quiet_and_dumb_terminals_have_no_live_line():
 
 
 def test_a_pipe_gets_no_live_line(capsys):
-    line, rounds = ProgressLine(), RoundsLine()
+    line, rounds = ProgressLine(), CountLine(False, "measuring", "rounds")
     line.phase("searching")
     line.show(Progress(44.0, 40.0, "lns", 2.0))
-    rounds.show(1, 2, "1 of 2 rounds")
+    rounds.show(1, 2)
     line.clear()
     rounds.clear()
     assert capsys.readouterr() == ("", "")
