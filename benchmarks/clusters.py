@@ -21,6 +21,7 @@ from benchmarks.report import best_baseline, geometric_mean_gap, is_later, repla
 from flowccl.analysis.compare import BASELINES, HALVES, halves_us
 from flowccl.errors import FlowcclError
 from flowccl.synthesis import synthesize
+from flowccl.synthesis.options import SearchOptions
 from flowccl.topology.faults import with_faults
 from flowccl.topology.files import read_machine
 from flowccl.topology.topology import Topology
@@ -202,7 +203,9 @@ def _baseline_us(name: str, row: Row, topology: Topology, options: dict[str, Any
     forget()
     try:
         if name == HALVES:
-            return halves_us(topology, row.collective, size, time_limit_s=options["time_limit"], **limits)
+            return halves_us(
+                topology, row.collective, size, SearchOptions(time_limit_s=options["time_limit"], **limits)
+            )
         found = synthesize(
             topology, row.collective, size, method=name, time_limit_s=options["baseline_limit"], **limits
         )

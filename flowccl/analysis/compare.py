@@ -1,7 +1,7 @@
 """Compare methods, baselines, published results and the lower bound over many sizes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flowccl.demand.collectives import collective_name
@@ -11,6 +11,7 @@ from flowccl.papers.published import published_us
 from flowccl.result import Result
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis import synthesize
+from flowccl.synthesis.options import SearchOptions
 from flowccl.topology.topology import Topology
 from flowccl.units import format_bytes, parse_bytes
 from flowccl.verifier.bound import bound_of
@@ -94,20 +95,18 @@ def compare(
     collective: str,
     sizes: Sequence[int],
     methods: Sequence[str],
+    search: SearchOptions | None = None,
     *,
-    time_limit_s: float = 10.0,
-    gap: float = 0.005,
-    lean: float = 0.005,
-    min_chunk_bytes: int | None = None,
-    seed: int = 0,
     on_run: Callable[[int, str], None] = lambda size, method: None,
     on_row: Callable[[Comparison], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    **changed: Any,
 ) -> list[Comparison]:
     """Completion times of each method at each size; None if the method does not apply or finds nothing in time.
 
     `on_run` is called with the size and the method before each synthesis, `on_row` with each finished row.
     """
+    options = replace(search or SearchOptions(), **changed)
     published = published_us(topology.name, collective)
     rows: list[Comparison] = []
     for size in sizes:
@@ -118,19 +117,11 @@ def compare(
             if should_stop():
                 return rows
             on_run(size, method)
-            limits: dict[str, Any] = {
-                "time_limit_s": time_limit_s,
-                "gap": gap,
-                "lean": lean,
-                "min_chunk_bytes": min_chunk_bytes,
-                "seed": seed,
-                "should_stop": should_stop,
-            }
             if method == HALVES:
-                finishes[method] = halves_us(topology, collective, size, **limits)
+                finishes[method] = halves_us(topology, collective, size, options, should_stop)
                 continue
             try:
-                result = synthesize(topology, collective, size, method=method, **limits)
+                result = synthesize(topology, collective, size, options, method=method, should_stop=should_stop)
             except (DemandError, NothingFoundError):
                 if method == "auto":
                     raise
@@ -214,7 +205,11 @@ def _answer(result: Result) -> Answer:
 
 
 def halves_us(
-    topology: Topology, collective: str, size_bytes: int, *, time_limit_s: float, **limits: Any
+    topology: Topology,
+    collective: str,
+    size_bytes: int,
+    search: SearchOptions,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> float | None:
     """The sum of the completion times of a reduce_scatter and an allgather; None for other collectives than allreduce.
 
@@ -222,11 +217,11 @@ def halves_us(
     """
     if collective_name(collective) != "allreduce":
         return None
-    parts = [
-        synthesize(topology, part, size_bytes, time_limit_s=time_limit_s / 2, **limits).schedule.finish_us
-        for part in ("reduce_scatter", "allgather")
-    ]
-    return sum(parts)
+    half = replace(search, time_limit_s=search.time_limit_s / 2)
+    parts = (
+        synthesize(topology, p, size_bytes, half, should_stop=should_stop) for p in ("reduce_scatter", "allgather")
+    )
+    return sum(part.schedule.finish_us for part in parts)
 
 
 def header(columns: Sequence[str]) -> str:

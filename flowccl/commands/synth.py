@@ -269,15 +269,8 @@ def _synth_compact(options: argparse.Namespace, topology: "Topology", size: int 
     progress = ProgressLine(options.quiet or options.verbose)
     progress.phase("synthesizing the compact form")
     try:
-        result = synthesize_compact(
-            topology,
-            options.collective,
-            size,
-            chunks=options.chunks,
-            time_limit_s=options.time_limit,
-            gap=options.gap,
-            seed=options.seed,
-        )
+        search = _search_options(options, options.time_limit, {})
+        result = synthesize_compact(topology, options.collective, size, search)
     finally:
         progress.clear()
     if options.out is not None:
@@ -322,17 +315,9 @@ def _synth_tenants(options: argparse.Namespace) -> int:
     progress = ProgressLine(options.quiet or options.verbose)
     progress.phase("synthesizing the schedules of the tenants")
     try:
-        result = synthesize_tenants(
-            topology,
-            lambda count: load_tenants(options.tenants, topology.num_gpus, count),
-            method=options.method,
-            chunks=options.chunks,
-            time_limit_s=options.time_limit,
-            gap=options.gap,
-            seed=options.seed,
-            steps=options.steps,
-            should_stop=StopSignal().asked,
-        )
+        search = _search_options(options, options.time_limit, {})
+        tenants_of = partial(load_tenants, options.tenants, topology.num_gpus)
+        result = synthesize_tenants(topology, tenants_of, search, should_stop=StopSignal().asked)
     finally:
         progress.clear()
     if options.out is not None:

@@ -10,7 +10,7 @@ compact.py, tenants.py, trade_off.py: very large machines, several demands at on
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Unpack
+from typing import Any
 
 from flowccl.errors import NothingFoundError
 from flowccl.methods.registry import REGISTRY
@@ -18,7 +18,7 @@ from flowccl.result import Progress, Result, peak_memory_MB
 from flowccl.schedule.metrics import Metrics, measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.synthesis.choice import chosen
-from flowccl.synthesis.options import SearchKeywords, SearchOptions
+from flowccl.synthesis.options import SearchOptions
 from flowccl.synthesis.prepare import Wanted, prepare
 from flowccl.synthesis.searching import TaskSearch
 from flowccl.topology.files import read_machine
@@ -36,7 +36,7 @@ def synthesize(
     on_phase: Callable[[str], None] = lambda text: None,
     should_stop: Callable[[], bool] = lambda: False,
     began_s: float | None = None,
-    **changed: Unpack[SearchKeywords],
+    **changed: Any,
 ) -> Result:
     """Return a verified schedule of a collective on a machine, with a proved lower bound.
 

@@ -14,6 +14,7 @@ from flowccl.errors import DemandError, InputError, InvalidScheduleError, Nothin
 from flowccl.result import peak_memory_MB
 from flowccl.schedule.compact import COMPACT, CompactSchedule
 from flowccl.schedule.repaired import RepairedSchedule
+from flowccl.synthesis.options import SearchOptions
 from flowccl.topology.symmetry.whole_machine import whole_machine
 from flowccl.topology.topology import Topology
 from flowccl.verifier.compact import symmetric_bound, verify_whole
@@ -83,15 +84,14 @@ def synthesize_compact(
     topology: Topology,
     name: str,
     size_bytes: int,
-    *,
-    chunks: int | None = None,
-    time_limit_s: float = 10.0,
-    gap: float = 0.005,
-    seed: int = 0,
+    search: SearchOptions | None = None,
+    **changed: Any,
 ) -> CompactResult:
-    """Return a verified compact schedule; stop once the gap is at most `gap` or the time limit is reached."""
+    """Return a verified compact schedule; of the options, the chunks, the time limit, the gap and the seed count."""
     from flowccl.methods.symmetric import symmetric_routes
 
+    options = replace(search or SearchOptions(), **changed)
+    chunks, seed = options.chunks, options.seed
     kind = collective_name(name)
     if kind not in COMPACT:
         raise DemandError(f"the compact form is for {', '.join(COMPACT)}, not for {kind}")
@@ -106,12 +106,12 @@ def synthesize_compact(
         raise DemandError(f"the compact form needs a machine that looks the same from every gpu; not {topology.name}")
     bound = faulty_bound(whole, topology, kind, size_bytes)
     forward = kind if kind in ("allgather", "alltoall") else "allgather"
-    enough_ps = symmetric_bound(whole, forward, size_bytes).ps * (1 + gap)
+    enough_ps = symmetric_bound(whole, forward, size_bytes).ps * (1 + options.gap)
     best: OneSource | None = None
     last = time.monotonic()
     for best in _runs(paths, forward, size_bytes, chunks, seed):
         now = time.monotonic()
-        if best.finish_ps <= enough_ps or now - began + _FOLLOWING * (now - last) > time_limit_s:
+        if best.finish_ps <= enough_ps or now - began + _FOLLOWING * (now - last) > options.time_limit_s:
             break
         last = now
     if best is None:

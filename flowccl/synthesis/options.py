@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
 from flowccl.errors import InputError
 from flowccl.runtimes.profiles import RuntimeProfile
@@ -55,21 +55,3 @@ class SearchOptions:
     def __post_init__(self) -> None:
         if not self.time_limit_s > 0:
             raise InputError(f"the time limit must be above 0 seconds, got {self.time_limit_s:g}")
-
-
-class SearchKeywords(TypedDict, total=False):
-    """The fields of `SearchOptions` as keywords of `synthesize`, for type checkers."""
-
-    method: str
-    chunks: int | None
-    root: int
-    time_limit_s: float
-    gap: float
-    lean: float
-    min_chunk_bytes: int | None
-    runtime: str | RuntimeProfile
-    sms: int | None
-    seed: int
-    steps: int | None
-    workers: int
-    options: Mapping[str, Any]

@@ -9,6 +9,7 @@ of the machine then share no link.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, permutations
 from typing import Any
 
@@ -24,6 +25,7 @@ from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule, stacked_messages
 from flowccl.schedule.transform import left_shift
 from flowccl.synthesis import synthesize
+from flowccl.synthesis.options import SearchOptions
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
 from flowccl.units import ps_to_us
@@ -70,24 +72,25 @@ class TenantsResult:
 def synthesize_tenants(
     topology: Topology,
     tenants_of: Callable[[int], Sequence[Tenant]],
+    search: SearchOptions | None = None,
     *,
-    time_limit_s: float = 10.0,
-    **options: Any,
+    should_stop: Callable[[], bool] = lambda: False,
+    **changed: Any,
 ) -> TenantsResult:
     """One schedule for all tenants.
 
-    `tenants_of` returns the tenants for a number of chunks per block; the other options are those of `synthesize`.
+    `tenants_of` returns the tenants for a number of chunks per block; the other arguments are those of `synthesize`.
     If a tenant excludes some GPUs as relays, the chunks are not scheduled together: the search would route chunks of
     this tenant through the excluded GPUs.
     """
     first = tuple(tenants_of(1))
     own = [_can_do_without(topology, tenant) for tenant in first]
     open_to_all = not any(tenant.demand.forbidden for tenant in first)
-    share_s = time_limit_s / (len(first) + sum(own) + open_to_all)
+    options = replace(search or SearchOptions(), **changed)
+    options = replace(options, time_limit_s=options.time_limit_s / (len(first) + sum(own) + open_to_all))
 
     def planned(number: int, inside_group: bool) -> Result:
-        only = _only(tenants_of, number, inside_group)
-        return synthesize(topology, only, time_limit_s=share_s, **options)
+        return synthesize(topology, _only(tenants_of, number, inside_group), None, options, should_stop=should_stop)
 
     alone = [planned(number, False) for number in range(len(first))]
     results = list(alone)
@@ -98,9 +101,8 @@ def synthesize_tenants(
         schedules += _in_orders(first, among)
     bound = None
     if open_to_all:
-        combined = synthesize(
-            topology, lambda count: combined_demand(tenants_of(count)), time_limit_s=share_s, **options
-        )
+        together = partial(_together, tenants_of)
+        combined = synthesize(topology, together, None, options, should_stop=should_stop)
         schedules.append(combined.schedule)
         results.append(combined)
         bound = combined.bound
@@ -139,6 +141,10 @@ def _only(tenants_of: Callable[[int], Sequence[Tenant]], number: int, inside_gro
         return replace(demand, relays=()) if inside_group else demand
 
     return demand_of
+
+
+def _together(tenants_of: Callable[[int], Sequence[Tenant]], count: int) -> Demand:
+    return combined_demand(tenants_of(count))
 
 
 def _in_orders(tenants: Sequence[Tenant], parts: Sequence[Result]) -> list[Schedule]:

@@ -1,16 +1,9 @@
 """The options of a synthesis: an object, or keywords with the same names."""
 
-from dataclasses import fields
-
 import pytest
 
 from flowccl import SearchOptions, machine, synthesize
 from flowccl.errors import InputError
-from flowccl.synthesis.options import SearchKeywords
-
-
-def test_every_option_is_a_keyword():
-    assert set(SearchKeywords.__annotations__) == {field.name for field in fields(SearchOptions)}
 
 
 def test_a_keyword_counts_instead_of_the_option():
