@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from flowccl.plot.level_of_detail import row_image
 from flowccl.plot.node_positions import position_nodes
-from flowccl.result import Result
+from flowccl.plot.timeline import link_rows
+from flowccl.result import Result, schedule_facts
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.topology import Topology
-from flowccl.units import PS_PER_US, format_bytes, format_GBps, format_us
-from flowccl.wording import counted, percent
+from flowccl.units import PS_PER_US, format_GBps, format_us
+from flowccl.wording import counted
 
 _WIDTH, _ROW = 640, 6  # pixels of the timeline, and of one of its rows
 _MOST_ROWS, _MOST_LINES = 40, 1_500
@@ -41,26 +42,12 @@ def topology_html(topology: Topology) -> str:
 
 def schedule_html(schedule: Schedule) -> str:
     """Return the facts of a schedule and a picture of its timeline."""
-    return _beside(_table(_schedule_rows(schedule)), _timeline(schedule))
+    return _beside(_table(schedule_facts(schedule, measure(schedule))), _timeline(schedule))
 
 
 def result_html(result: Result) -> str:
     """Return the facts of a result, with lower bound and gap, and a picture of the timeline."""
-    rows = _schedule_rows(result.schedule)
-    bound = [("lower bound", format_us(result.bound.us)), ("gap", percent(result.gap)), ("proof", result.bound.witness)]
-    return _beside(_table([*rows, *bound]), _timeline(result.schedule))
-
-
-def _schedule_rows(schedule: Schedule) -> list[tuple[str, str]]:
-    demand, metrics = schedule.demand, measure(schedule)
-    return [
-        ("machine", f"{schedule.topology.name}, {counted(schedule.topology.num_gpus, 'GPU')}"),
-        ("collective", f"{demand.collective}, {format_bytes(demand.size_bytes)}"),
-        ("method", schedule.method or "not given"),
-        ("completion time", format_us(schedule.finish_us)),
-        ("algbw, busbw", f"{format_GBps(metrics.algbw_GBps)}, {format_GBps(metrics.busbw_GBps)}"),
-        ("transfers", f"{len(schedule)}, at most {counted(metrics.messages_per_gpu, 'message')} per GPU"),
-    ]
+    return _beside(_table(result.facts), _timeline(result.schedule))
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:
@@ -100,12 +87,10 @@ def _machine_svg(topology: Topology) -> str:
 
 def _timeline(schedule: Schedule) -> str:
     """Links over time, the busiest ones, coloured by the source of the chunk."""
-    timing, topology = schedule.timing, schedule.topology
+    timing = schedule.timing
     if not len(schedule):
         return "no transfers"
-    busy = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps, len(topology.links))
-    used = np.unique(timing.hop_link)
-    chosen = np.sort(used[np.argsort(-busy[used], kind="stable")[:_MOST_ROWS]])
+    used, chosen = len(np.unique(timing.hop_link)), np.sort(link_rows(schedule, _MOST_ROWS))
     hops = np.flatnonzero(np.isin(timing.hop_link, chosen))
     demand = schedule.demand
     source = demand.source_rank[demand.source_ptr[schedule.chunk[timing.hop_transfer[hops]]]]
@@ -116,7 +101,7 @@ def _timeline(schedule: Schedule) -> str:
     image = row_image(row, begin, until, colours[source], np.ones(len(hops)), len(chosen), (0.0, finish), _WIDTH)
     tall = np.repeat(image, _ROW, axis=0)
     tall[_ROW - 1 :: _ROW] = 0
-    shown = f"{len(chosen)} of {len(used)} used links" if len(chosen) < len(used) else counted(len(used), "used link")
+    shown = f"{len(chosen)} of {used} used links" if len(chosen) < used else counted(used, "used link")
     words = f"{shown}, 0 to {format_us(finish)}; colour: source of the chunk"
     return f'<img alt="timeline of {shown}" src="{_png(tall)}"><br><small>{words}</small>'
 

@@ -11,13 +11,27 @@ from flowccl.bounds.lower_bound import Bound
 from flowccl.lowered import Lowered
 from flowccl.schedule.metrics import Metrics
 from flowccl.schedule.schedule import Schedule
-from flowccl.units import format_bytes, format_us
-from flowccl.wording import percent
+from flowccl.units import format_bytes, format_GBps, format_us
+from flowccl.wording import counted, percent
 
 
 def peak_memory_MB() -> float:
     """The most memory that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def schedule_facts(schedule: Schedule, metrics: Metrics) -> list[tuple[str, str]]:
+    """Names and values of what a schedule is for and what it achieves, as text for people."""
+    demand, topology = schedule.demand, schedule.topology
+    return [
+        ("machine", f"{topology.name}, {counted(topology.num_gpus, 'GPU')}"),
+        ("collective", f"{demand.collective}, {format_bytes(demand.size_bytes)}"),
+        ("chunks per block", str(demand.pieces)),
+        ("method", schedule.method or "not given"),
+        ("completion time", format_us(schedule.finish_us)),
+        ("algbw, busbw", f"{format_GBps(metrics.algbw_GBps)}, {format_GBps(metrics.busbw_GBps)}"),
+        ("transfers", f"{len(schedule)}, at most {counted(metrics.messages_per_gpu, 'message')} per GPU"),
+    ]
 
 
 @dataclass(frozen=True)
@@ -72,19 +86,14 @@ class Result:
         """The string "optimal" if the completion time equals the lower bound, else "feasible"."""
         return "optimal" if self.schedule.finish_ps <= self.bound.ps else "feasible"
 
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Names and values, as text for people."""
+        bound = [("lower bound", format_us(self.bound.us)), ("gap", percent(self.gap)), ("proof", self.bound.witness)]
+        return [*schedule_facts(self.schedule, self.metrics), *bound]
+
     def __repr__(self) -> str:
-        demand, topology = self.schedule.demand, self.schedule.topology
-        rows = (
-            ("machine", f"{topology.name}, {topology.num_gpus} GPUs"),
-            ("collective", f"{demand.collective}, {format_bytes(demand.size_bytes)}"),
-            ("completion time", format_us(self.metrics.finish_us)),
-            ("lower bound", format_us(self.bound.us)),
-            ("gap", percent(self.gap)),
-            ("chunks per block", str(demand.pieces)),
-            ("transfers", str(len(self.schedule))),
-            ("method", self.schedule.method),
-        )
-        return "\n".join(["Result", *(f"  {name:<16}  {value}" for name, value in rows)])
+        return "\n".join(["Result", *(f"  {name:<16}  {value}" for name, value in self.facts)])
 
     def _repr_html_(self) -> str:
         """A table and a small picture, for notebooks."""

@@ -90,11 +90,8 @@ def _built(options: argparse.Namespace) -> int:
     folder = Path(options.out)
     if not folder.parent.is_dir():
         raise InputError(f"--out {folder}: there is no folder {folder.parent}")
-    line = CountLine(options.quiet or options.verbose, "synthesizing", "cases")
-    try:
+    with CountLine(options.quiet or options.verbose, "synthesizing", "cases") as line:
         result = build_catalog(topology, folder, chosen, engine, line.show, line.phase)
-    finally:
-        line.clear()
     for case, message in result.failed:
         print(f"flowccl: note: {case}: {message}", file=sys.stderr)
     print_result(options, catalog_to_json(result.catalog), describe_catalog(result.catalog))

@@ -136,12 +136,9 @@ def _compare_schedule(options: argparse.Namespace, schedule: "Schedule") -> int:
             raise InputError(f"{flag}: not with a schedule, which has its own size and method")
     if options.out is not None:
         check_picture(options.out)
-    progress = LiveLine(options.quiet or options.verbose)
-    progress.phase("NCCL's ring and tree")
-    try:
+    with LiveLine(options.quiet or options.verbose) as progress:
+        progress.phase("NCCL's ring and tree")
         found = beside_baselines(schedule, time_limit_s=options.time_limit, seed=options.seed)
-    finally:
-        progress.clear()
     demand, runtime = schedule.demand, "" if schedule.runtime is None else f" for {schedule.runtime.name}"
     title = f"{demand.collective} of {format_bytes(demand.size_bytes)} on {schedule.topology.name}{runtime}"
     print(json.dumps(asdict(found)) if options.json else "\n".join([title, *found.lines()]))

@@ -113,14 +113,11 @@ def _export(options: argparse.Namespace) -> int:
     sms = min((number for number in found if number is not None), default=None)
     limit = None if options.allow_oversubscribed else sms
     chosen = ExportOptions(options.inplace, options.instances, options.proto, low, high, limit)
-    line = LiveLine()
-    try:
+    with LiveLine() as line:
         if len(schedules) > 1 or Path(options.out).is_dir():
             written = export_folder(schedules, options.to, options.out, chosen, line.phase)
         else:
             written = [export_file(schedules[0], options.to, options.out, chosen, line.phase)]
-    finally:
-        line.clear()
     _print_exported(written, options, sms)
     if options.to != "perfetto" and any(schedule.has_messages for schedule in schedules):
         print(f"note: {_message_note(options.to)}", file=sys.stderr)

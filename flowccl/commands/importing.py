@@ -46,7 +46,7 @@ def _import(options: argparse.Namespace) -> int:
     from flowccl.topology.files import save_topology
     from flowccl.topology.importers import ImportOptions, import_machine
 
-    check_writable(Path(options.out))
+    check_writable(options.out)
     chosen = ImportOptions(
         gpu=options.gpu,
         sketch=None if options.sketch is None else Path(options.sketch),

@@ -2,7 +2,6 @@
 
 import argparse
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowccl.commands.parts import check_writable, print_result
@@ -48,8 +47,7 @@ def synth_moe(options: argparse.Namespace, topology: "Topology") -> int:
     from flowccl.moe.search import improved, result_of
     from flowccl.units import parse_bytes
 
-    if options.out is not None:
-        check_writable(Path(options.out))
+    check_writable(options.out)
     begun = time.monotonic()
     routing = load_routing(options.routing, topology.num_gpus)
     most = max((int(one.max()) for one in routing if one.size), default=0) + 1
@@ -101,12 +99,9 @@ def planned_first(options: argparse.Namespace, topology: "Topology", size: int |
         return None
     ptr, source, bytes_, to, _ = blocks_of(planner.checked(matrix), planner.layout.host_ptr, planner.layout.host_gpu)
     blocks = Blocks(ptr, source, bytes_, np.arange(len(to) + 1), to)
-    progress = ProgressLine(options.quiet or options.verbose, options.time_limit)
-    progress.phase("planning")
-    try:
+    with ProgressLine(options.quiet or options.verbose, options.time_limit) as progress:
+        progress.phase("planning")
         plan = improved(planner, blocks, "alltoallv", min(1.0, options.time_limit / 4), options.gap)
-    finally:
-        progress.clear()
     return result_of(plan, begun)
 
 

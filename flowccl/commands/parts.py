@@ -65,8 +65,11 @@ def check_no_faults(options: argparse.Namespace, reason: str) -> None:
         raise InputError(f"{'--without' if options.without else '--slow'}: {reason}")
 
 
-def check_writable(path: Path) -> None:
-    """Refuse an output path that cannot be written, before the work begins."""
+def check_writable(out: str | Path | None) -> None:
+    """Refuse an output path that cannot be written, before the work begins; None is no output."""
+    if out is None:
+        return
+    path = Path(out)
     if path.is_dir():
         raise InputError(f"--out {path}: is a folder; give a file name")
     if not path.parent.is_dir():

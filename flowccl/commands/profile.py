@@ -66,7 +66,7 @@ def _profile(options: argparse.Namespace) -> int:
     check_no_faults(options, "only --check takes a machine; a measured machine has its faults already")
     if options.out is None:
         raise InputError("profile needs --out: flowccl profile --on mpi --out machine.json")
-    check_writable(Path(options.out))
+    check_writable(options.out)
     if options.on == "mscclpp" and options.source is None:
         return _measure_steps(options)
     if options.one_gpu:
@@ -84,11 +84,8 @@ def _measure(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in ("repeats", "pairs") if getattr(options, name) is not None}
     if options.sizes is not None:
         given["sizes"] = tuple(parse_bytes(size, "--sizes") for size in options.sizes)
-    line = CountLine(options.quiet or options.verbose, "measuring", "rounds", "Ctrl-C: keep what is measured")
-    try:
+    with CountLine(options.quiet or options.verbose, "measuring", "rounds", "Ctrl-C: keep what is measured") as line:
         measured = measure_machine(options.on, options.ranks, PlanOptions(**given), options.out, line.show)
-    finally:
-        line.clear()
     return 0 if measured is None else _write(options, measured)
 
 

@@ -47,8 +47,7 @@ def _report(options: argparse.Namespace) -> int:
     out = Path(options.out or Path(options.file[0]).with_suffix("").with_suffix(".html").name)
     _check_out(out)
     bokeh_modules()
-    line = LiveLine()
-    try:
+    with LiveLine() as line:
         line.phase("reading")
         if Path(options.file[0]).is_dir():
             write_bytes(out, _catalog_page(options.file).encode())
@@ -57,8 +56,6 @@ def _report(options: argparse.Namespace) -> int:
             names = _names(options.file)
             page = report_html(schedules, names=names, runtimes=options.runtimes, progress=line.phase)
             write_bytes(out, page.encode())
-    finally:
-        line.clear()
     print(out)
     if options.open:
         import webbrowser

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowccl.commands.moe_synth import is_moe, planned_first, synth_moe
@@ -85,8 +84,7 @@ def _synth_one(
         demand = partial(divided, demand)  # the chunks of a file are blocks, which the search may divide
     given = _method_options(options, topology, given)
     topology = _with_buffer_limit(_with_reduce_rate(topology, options), options)
-    if options.out is not None:
-        check_writable(Path(options.out))
+    check_writable(options.out)
     if options.trade_off:
         check_picture(options.trade_off)
     first = planned_first(options, topology, size)
@@ -94,9 +92,8 @@ def _synth_one(
         return _report(options, first, size, budget)
     stop = StopSignal()
     limit_s = options.time_limit if first is None else max(options.time_limit - first.synthesis_s, 0.001)
-    progress = ProgressLine(options.quiet or options.verbose, limit_s)
-    progress.phase(_LOADING)
-    try:
+    with ProgressLine(options.quiet or options.verbose, limit_s) as progress:
+        progress.phase(_LOADING)
         result = synthesize(
             topology,
             demand,
@@ -107,8 +104,6 @@ def _synth_one(
             should_stop=stop.asked,
             began_s=options.began_s,
         )
-    finally:
-        progress.clear()
     if first is not None and first.schedule.finish_ps <= result.schedule.finish_ps:
         result = replace(first, bound=max(first.bound, result.bound, key=lambda bound: bound.ps))
     return _report(options, result, size, budget)
@@ -264,15 +259,11 @@ def _synth_compact(options: argparse.Namespace, topology: "Topology", size: int 
         raise InputError(f"{options.collective} needs a size, for example --size 1GB")
     if options.method not in ("auto", "symmetric"):
         raise InputError(f"--compact: only for --method symmetric; leave --method {options.method} out")
-    if options.out is not None:
-        check_writable(Path(options.out))
-    progress = ProgressLine(options.quiet or options.verbose)
-    progress.phase("synthesizing the compact form")
-    try:
+    check_writable(options.out)
+    with ProgressLine(options.quiet or options.verbose) as progress:
+        progress.phase("synthesizing the compact form")
         search = _search_options(options, options.time_limit, {})
         result = synthesize_compact(topology, options.collective, size, search)
-    finally:
-        progress.clear()
     if options.out is not None:
         save_compact(result.compact, options.out)
     print_result(options, result.to_json(), describe_compact(result, options.out))
@@ -310,16 +301,12 @@ def _synth_tenants(options: argparse.Namespace) -> int:
         raise InputError("synth needs MACHINE: flowccl synth torus:4x4 --tenants tenants.json")
     topology = _with_reduce_rate(machine_with_faults(options.machine, options), options)
     load_tenants(options.tenants, topology.num_gpus)  # report errors in the file before the search
-    if options.out is not None:
-        check_writable(Path(options.out))
-    progress = ProgressLine(options.quiet or options.verbose)
-    progress.phase("synthesizing the schedules of the tenants")
-    try:
+    check_writable(options.out)
+    with ProgressLine(options.quiet or options.verbose) as progress:
+        progress.phase("synthesizing the schedules of the tenants")
         search = _search_options(options, options.time_limit, {})
         tenants_of = partial(load_tenants, options.tenants, topology.num_gpus)
         result = synthesize_tenants(topology, tenants_of, search, should_stop=StopSignal().asked)
-    finally:
-        progress.clear()
     if options.out is not None:
         save_schedule(result.result.schedule, options.out)
     print_result(options, result.to_json(), describe_tenants(result, options.out))

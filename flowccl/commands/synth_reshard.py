@@ -1,7 +1,6 @@
 """`flowccl synth MACHINE reshard`, and the same demand for `compare`: weights between two layouts."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowccl.commands.parts import StopSignal, check_writable, machine_with_faults, print_result
@@ -57,8 +56,7 @@ def synth_reshard(options: argparse.Namespace) -> int:
             raise InputError(f"{flag}: not an option of reshard; the layouts say what moves")
     if options.late:
         raise InputError("--late: not an option of reshard; the layouts say what moves")
-    if options.out is not None:
-        check_writable(Path(options.out))
+    check_writable(options.out)
     found = planned(options)
     if options.out is not None:
         save_plan(found.plan, options.out)
@@ -97,8 +95,7 @@ def planned(options: argparse.Namespace) -> "ReshardResult":
         more["helpers"] = () if none else parse_ranks(options.helpers, topology.num_gpus, "--helpers")
     if options.bucket is not None:
         more["bucket_bytes"] = parse_bytes(options.bucket, "--bucket")
-    progress = ProgressLine(options.quiet or options.verbose, options.time_limit)
-    try:
+    with ProgressLine(options.quiet or options.verbose, options.time_limit) as progress:
         return reshard(
             topology,
             *layouts,
@@ -113,5 +110,3 @@ def planned(options: argparse.Namespace) -> "ReshardResult":
             should_stop=StopSignal().asked,
             **more,
         )
-    finally:
-        progress.clear()

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from flowccl.wording import percent
 
@@ -64,7 +64,8 @@ def _is_terminal(stream: TextIO) -> bool:
 class LiveLine:
     """One line on standard error that is redrawn in place: spinner, phase, progress bar, elapsed time, facts.
 
-    The line appears with the first `phase`. It is drawn only if standard error is a terminal and `quiet` is false.
+    The line appears with the first `phase`, and is removed at the end of a `with` block. It is drawn only if standard
+    error is a terminal and `quiet` is false.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -73,6 +74,12 @@ class LiveLine:
         self.facts: list[str] = []
         self._text = ""
         self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def phase(self, text: str) -> None:
         """Name the current phase; draws the line if it is not on the screen."""

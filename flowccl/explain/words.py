@@ -3,7 +3,6 @@
 import numpy as np
 
 from flowccl.explain.explanation import Explanation
-from flowccl.explain.gains import Gain
 from flowccl.explain.path import busy_link, cause_of
 from flowccl.units import format_bytes, format_us, ps_to_us
 from flowccl.wording import counted, percent
@@ -74,25 +73,30 @@ def path_runs(explanation: Explanation) -> list[list[int]]:
     return runs
 
 
+def path_rows(explanation: Explanation) -> list[tuple[str, str, int, str]]:
+    """Return the runs of the critical path: start, link, number of transfers, why they start then."""
+    schedule, path, topology = explanation.schedule, explanation.path, explanation.schedule.topology
+    return [
+        (
+            format_us(path[run[0]].start_us),
+            topology.link_name(busy_link(schedule, path, run[0])),
+            len(run),
+            cause_of(schedule, path, run[0]),
+        )
+        for run in path_runs(explanation)
+    ]
+
+
 def _path_lines(explanation: Explanation) -> list[str]:
-    schedule, path = explanation.schedule, explanation.path
-    runs = path_runs(explanation)
-    if not runs:
+    rows = path_rows(explanation)
+    if not rows:
         return []
-    names = [schedule.topology.link_name(busy_link(schedule, path, run[0])) for run in runs]
-    width = max(4, *(len(name) for name in names))
-    lines = ["", f"{'start':>11}  {'link':<{width}}  transfers  why it starts then"]
-    shown = [*range(len(runs))]
-    if len(runs) > _MOST_ROWS:
-        half = _MOST_ROWS // 2
-        shown = [*shown[:half], -1, *shown[-half:]]
-    for n in shown:
-        if n < 0:
-            lines.append(f"{'...':>11}  {len(runs) - _MOST_ROWS} more rows, see --json")
-            continue
-        first, why = path[runs[n][0]], cause_of(schedule, path, runs[n][0])
-        lines.append(f"{format_us(first.start_us):>11}  {names[n]:<{width}}  {len(runs[n]):>9}  {why}")
-    return [*lines, f"{format_us(schedule.finish_us):>11}  {last_arrival(explanation)}"]
+    width, half = max(4, *(len(row[1]) for row in rows)), _MOST_ROWS // 2
+    made = [f"{start:>11}  {name:<{width}}  {count:>9}  {why}" for start, name, count, why in rows]
+    if len(made) > _MOST_ROWS:
+        made = [*made[:half], f"{'...':>11}  {len(made) - _MOST_ROWS} more rows, see --json", *made[-half:]]
+    end = f"{format_us(explanation.schedule.finish_us):>11}  {last_arrival(explanation)}"
+    return ["", f"{'start':>11}  {'link':<{width}}  transfers  why it starts then", *made, end]
 
 
 def _link_lines(explanation: Explanation) -> list[str]:
@@ -114,21 +118,18 @@ def _gain_lines(explanation: Explanation) -> list[str]:
         return ["", "links change their bandwidth over time: what faster links would save is not computed"]
     if not explanation.gains:
         return []
-    width = max(26, *(len(gain_name(gain)) for gain in explanation.gains))
-    lines = ["", f"{'with 10 % more bandwidth':<{width}}  completion time  saves (same transfers, same order)"]
-    for gain in explanation.gains:
-        lines.append(f"{gain_name(gain):<{width}}  {format_us(gain.finish_us):>15}  {saves(explanation, gain)}")
-    return lines
+    rows = gain_rows(explanation)
+    width = max(26, *(len(name) for name, _, _ in rows))
+    head = f"{'with 10 % more bandwidth':<{width}}  completion time  saves (same transfers, same order)"
+    return ["", head, *(f"{name:<{width}}  {finish:>15}  {saved}" for name, finish, saved in rows)]
 
 
-def gain_name(gain: Gain) -> str:
-    """Return the name of the links or the limit, with the number of links."""
-    return gain.name if gain.links <= 1 else f"{gain.name} ({gain.links})"
-
-
-def saves(explanation: Explanation, gain: Gain) -> str:
-    """Return the saved time in words."""
-    if gain.saved_ps == 0:
-        return "nothing: other links are as critical"
-    part = percent(gain.saved_ps / max(explanation.left_shift_ps, 1))
-    return f"{format_us(gain.saved_us)} ({part})"
+def gain_rows(explanation: Explanation) -> list[tuple[str, str, str]]:
+    """Return what more bandwidth would give: links or limit, with the number of links; completion time; saved time."""
+    rows = []
+    for gain in explanation.gains or ():
+        name = gain.name if gain.links <= 1 else f"{gain.name} ({gain.links})"
+        part = percent(gain.saved_ps / max(explanation.left_shift_ps, 1))
+        saved = f"{format_us(gain.saved_us)} ({part})" if gain.saved_ps else "nothing: other links are as critical"
+        rows.append((name, format_us(gain.finish_us), saved))
+    return rows

@@ -1,6 +1,5 @@
 """Draw the timeline of a schedule: one row per link, one bar per message while it occupies the link."""
 
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,8 @@ def plot_timeline(
     check_suffix(path)
     if len(schedule) == 0:
         raise InputError("the schedule has no transfers, so there is no timeline to draw")
-    rows = _rows(schedule, max_rows)
-    height = max(1.2, _ROW_INCHES * len(rows.links))
+    rows = link_rows(schedule, max_rows)
+    height = max(1.2, _ROW_INCHES * len(rows))
     figure = new_figure(11.0, height + 1.6)
     left, bottom = 0.16, 0.75 / (height + 1.6)
     axes = figure.add_axes((left, bottom, 0.72, height / (height + 1.6)))
@@ -45,25 +44,17 @@ def plot_timeline(
     save_figure(figure, path)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The drawn links from top to bottom, and the number of all used links."""
-
-    links: NDArray[np.int64]
-    used: int
-
-
-def _rows(schedule: Schedule, max_rows: int) -> _Rows:
-    """Used links ordered by host, source node and destination node; at most the `max_rows` busiest."""
+def link_rows(schedule: Schedule, most: int | None = None) -> NDArray[np.int64]:
+    """Return the used links, or the `most` busiest of them, by host, source node and destination node."""
     timing, topology = schedule.timing, schedule.topology
-    busy = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps, len(topology.links))
-    used = np.unique(timing.hop_link)
-    chosen = used[np.argsort(-busy[used], kind="stable")[: max(1, max_rows)]]
+    links = np.unique(timing.hop_link)
+    if most is not None:
+        busy = np.bincount(timing.hop_link, timing.hop_to_ps - timing.hop_from_ps, len(topology.links))
+        links = np.sort(links[np.argsort(-busy[links], kind="stable")[: max(1, most)]])
     host = {name: place for place, name in enumerate(topology.hosts)}
     place = np.array([host.get(node.host, len(host)) for node in topology.nodes])
-    src, dst = topology.link_src[chosen], topology.link_dst[chosen]
-    order = np.lexsort((chosen, dst, src, place[src]))
-    return _Rows(chosen[order].astype(np.int64), len(used))
+    src, dst = topology.link_src[links], topology.link_dst[links]
+    return links[np.lexsort((links, dst, src, place[src]))].astype(np.int64)
 
 
 def _colours(demand: Demand) -> tuple[NDArray[np.int64], int, str]:
@@ -96,12 +87,12 @@ def _palette(count: int) -> NDArray[np.float64]:
     return np.asarray(colormaps["turbo"](np.linspace(0.03, 0.97, count)))
 
 
-def _draw_bars(axes: Any, schedule: Schedule, rows: _Rows, colour: NDArray[np.int64]) -> None:
+def _draw_bars(axes: Any, schedule: Schedule, rows: NDArray[np.int64], colour: NDArray[np.int64]) -> None:
     from matplotlib.collections import PolyCollection
 
     timing = schedule.timing
     row_of = np.full(len(schedule.topology.links), -1, dtype=np.int64)
-    row_of[rows.links] = np.arange(len(rows.links))
+    row_of[rows] = np.arange(len(rows))
     hops, transfer, place, together = _members(schedule, np.flatnonzero(row_of[timing.hop_link] >= 0))
     row = row_of[timing.hop_link[hops]]
     begin, until = timing.hop_from_ps[hops] / PS_PER_US, timing.hop_to_ps[hops] / PS_PER_US
@@ -114,9 +105,7 @@ def _draw_bars(axes: Any, schedule: Schedule, rows: _Rows, colour: NDArray[np.in
     crowded = np.bincount(row).max() > 150  # then white edges would hide the bars
     if len(hops) > _MANY_BARS or np.bincount(row).max() > COLUMNS:
         span = (min(0.0, float(begin.min())), float(until.max()))
-        image = row_image(
-            row, begin, until, _palette(int(colour.max()) + 1)[shade], 1 / together, len(rows.links), span
-        )
+        image = row_image(row, begin, until, _palette(int(colour.max()) + 1)[shade], 1 / together, len(rows), span)
         draw_image(axes, image, span)
         return
     bars = PolyCollection(
@@ -141,17 +130,17 @@ def _members(schedule: Schedule, hops: NDArray[np.int64]) -> tuple[NDArray[np.in
     return hop, np.argsort(leader, kind="stable")[first[owner] + place], place, size[owner]
 
 
-def _draw_rows(axes: Any, schedule: Schedule, rows: _Rows) -> None:
+def _draw_rows(axes: Any, schedule: Schedule, rows: NDArray[np.int64]) -> None:
     """Draw the names of the links, a light band behind every second source node, and a line between hosts."""
     topology = schedule.topology
-    names = [topology.link_name(link).replace("->", "→") for link in rows.links.tolist()]
+    names = [topology.link_name(link).replace("->", "→") for link in rows.tolist()]
     seen: dict[str, int] = {}
     for position, name in enumerate(names):  # parallel links have the same name
         seen[name] = seen.get(name, 0) + 1
         names[position] = name if seen[name] == 1 else f"{name} ({seen[name]})"
     axes.set_yticks(range(len(names)), names, fontsize=6.5, parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    sources = topology.link_src[rows.links].tolist()
+    sources = topology.link_src[rows].tolist()
     first = 0
     for band, (node, group) in enumerate(groupby(sources)):
         after = first + len(list(group))
@@ -182,7 +171,7 @@ def _draw_ends(axes: Any, schedule: Schedule, lower_bound_us: float | None) -> N
     axes.figure.legend(loc="lower right", bbox_to_anchor=corner, fontsize=8, frameon=False, ncols=2, borderaxespad=0.2)
 
 
-def _draw_title(axes: Any, schedule: Schedule, rows: _Rows, lower_bound_us: float | None) -> None:
+def _draw_title(axes: Any, schedule: Schedule, rows: NDArray[np.int64], lower_bound_us: float | None) -> None:
     demand, finish = schedule.demand, schedule.finish_us
     first = f"{schedule.topology.name}: {demand.collective}, {format_bytes(demand.size_bytes)}, {demand.num_gpus} GPUs"
     second = f"finish {format_us(finish)}"
@@ -191,8 +180,9 @@ def _draw_title(axes: Any, schedule: Schedule, rows: _Rows, lower_bound_us: floa
         second += f", lower bound {format_us(lower_bound_us)}, gap {gap:.2%}"
     if schedule.method:
         second += f", method {schedule.method}"
-    if rows.used > len(rows.links):
-        second += f"\nthe {len(rows.links)} busiest of {rows.used} used links are shown"
+    used = len(np.unique(schedule.timing.hop_link))
+    if used > len(rows):
+        second += f"\nthe {len(rows)} busiest of {used} used links are shown"
     axes.set_title(f"{first}\n{second}", fontsize=10, loc="left", color=INK, linespacing=1.4, parse_math=False)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.explain import Explanation, binding_constraints
-from flowccl.report.rows import row_order
+from flowccl.plot.timeline import link_rows
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import PS_PER_US
 
@@ -40,7 +40,7 @@ class ReportColumns:
 def report_columns(explanation: Explanation) -> ReportColumns:
     """Return the columns of one schedule."""
     schedule = explanation.schedule
-    used = row_order(schedule)
+    used = link_rows(schedule)
     links = _kept_links(schedule, explanation, used)
     timing = schedule.timing
     rows = np.flatnonzero(np.isin(timing.hop_link, links))

@@ -1,4 +1,4 @@
-"""The order of links in timelines and tables, and why links are idle."""
+"""Why links are idle."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,6 @@ from flowccl.schedule.schedule import Schedule
 
 I64 = NDArray[np.int64]
 _DATA = 1  # the index of "data" in explain.KINDS
-
-
-def row_order(schedule: Schedule) -> I64:
-    """Return the used links by host, source node and destination node."""
-    topology = schedule.topology
-    used = np.unique(schedule.timing.hop_link)
-    host = {name: place for place, name in enumerate(topology.hosts)}
-    place = np.array([host.get(node.host, len(host)) for node in topology.nodes])
-    src, dst = topology.link_src[used], topology.link_dst[used]
-    return used[np.lexsort((used, dst, src, place[src]))].astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

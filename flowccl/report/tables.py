@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from flowccl.bounds.lower_bound import Bound
 from flowccl.explain import Explanation
-from flowccl.explain.path import busy_link, cause_of
-from flowccl.explain.words import gain_name, last_arrival, path_in_parts, path_runs, saves, slack_in_words
+from flowccl.explain.words import gain_rows, last_arrival, path_in_parts, path_rows, slack_in_words
+from flowccl.plot.timeline import link_rows
 from flowccl.report.columns import completed
-from flowccl.report.rows import link_times, row_order
+from flowccl.report.rows import link_times
 from flowccl.report.runtimes import RuntimeRow
 from flowccl.schedule.metrics import measure
 from flowccl.schedule.schedule import Schedule
@@ -67,12 +67,8 @@ def _sizes(chunk_bytes: NDArray[np.int64]) -> str:
 
 def critical_path_section(explanation: Explanation, most: int = 40) -> str:
     """Return the critical path in words, as `flowccl explain` prints it."""
-    schedule, path, runs = explanation.schedule, explanation.path, path_runs(explanation)
-    rows = []
-    for run in runs[:most]:
-        link = schedule.topology.link_name(busy_link(schedule, path, run[0]))
-        why = cause_of(schedule, path, run[0])
-        rows.append((format_us(path[run[0]].start_us), escape(link), str(len(run)), escape(why)))
+    runs = path_rows(explanation)
+    rows = [(start, escape(link), str(count), escape(why)) for start, link, count, why in runs[:most]]
     more = f"; {len(runs) - most} more rows: flowccl explain --json" if len(runs) > most else ""
     head = ("start", "link", "transfers", "why it starts then")
     text = (
@@ -86,10 +82,7 @@ def gains_section(explanation: Explanation) -> str:
     """Return what more bandwidth would save with the same transfers in the same order."""
     if explanation.gains is None:
         return "<p>Links change their bandwidth over time: what faster links would save is not computed.</p>"
-    rows = [
-        (escape(gain_name(gain)), format_us(gain.finish_us), escape(saves(explanation, gain)))
-        for gain in explanation.gains
-    ]
+    rows = [(escape(name), finish, escape(saved)) for name, finish, saved in gain_rows(explanation)]
     head = ("with 10 % more bandwidth", "completion time", "saves")
     return table("What more bandwidth would save, with the same transfers in the same order", head, rows, (1,))
 
@@ -98,7 +91,7 @@ def links_section(explanation: Explanation, number: int) -> str:
     """Return the table of links, the busiest first, with idle times and their reasons."""
     schedule = explanation.schedule
     times, use, topology = link_times(schedule), measure(schedule).link_use, schedule.topology
-    used = row_order(schedule)
+    used = link_rows(schedule)
     order = used[np.lexsort((used, -use[used]))]
     finish = max(schedule.finish_ps, 1)
     rows = []

@@ -70,8 +70,9 @@ def test_equal_inputs_give_equal_files_and_finished_cases_are_not_computed_again
         (other / CASES / path.name).write_bytes(path.read_bytes())
     (other / CASES / ".partial").write_bytes(b"{")  # a file that was not complete
     seen = []
-    build_catalog(machine("ring:4"), other, OPTIONS, TaskEngine(jobs=1), seen.append)
-    assert (seen[0].before, seen[-1].finished, seen[-1].total) == (len(kept) - 1, len(kept), len(kept))
+    build_catalog(machine("ring:4"), other, OPTIONS, TaskEngine(jobs=1), lambda *numbers: seen.append(numbers))
+    finished, total, before = seen[-1]
+    assert (before, finished, total) == (len(kept) - 1, len(kept), len(kept))
     assert len(seen) == 2
     assert files(other) == files(built)
 
