@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flowccl.catalog.case import Case, FinishedCase, PlanTimer
 from flowccl.catalog.engine import TaskEngine
-from flowccl.catalog.files import plan_alignment, save_catalog, sha256_of
+from flowccl.catalog.files import save_catalog, save_plan_files
 from flowccl.catalog.library import Shape, library_ps, shape_of
 from flowccl.catalog.model import BuildSettings, ByteRange, Catalog, CatalogPlan, MachineId, Rule, TimePoint
 from flowccl.catalog.ranges import cover, crossover, probes, segments
@@ -15,7 +15,7 @@ from flowccl.catalog.sweep import locked, sweep
 from flowccl.demand.collectives import collective_name
 from flowccl.errors import InputError, NothingFoundError
 from flowccl.export.exporting import ExportOptions, make
-from flowccl.files import json_bytes, make_folder, write_bytes
+from flowccl.files import json_bytes
 from flowccl.runtimes.limits import check_collective
 from flowccl.runtimes.machine import sms_of
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, PROFILES, RuntimeProfile, profile_to_json
@@ -27,7 +27,6 @@ COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "alltoall")
 """The collectives of catalogs: those without a root, since rules do not look at a root."""
 
 _NEIGHBOURS = 3  # probed sizes on each side at which a plan is timed too: a plan rarely wins at 8 times its size
-SUFFIX = {"mscclpp": ".json", "ideal": ".json", "msccl": ".xml", "executor": ".xml", "rccl": ".xml"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,26 +196,9 @@ class _Collective:
         """Write the files of the plan of a segment."""
         options, row = self.options, self.rows[self.segments[number].plan or 0]
         name = f"{self.name}-{self.topology.num_gpus}-{self.ranges[number].low:012d}"
-        schedule, runtime = json_bytes(row.schedule), options.runtime.name
-        file, schedule_file = f"plans/{name}{SUFFIX[runtime]}", f"schedules/{self.name}-{row.size_bytes}.json"
-        for path, data in ((file, content), (schedule_file, schedule)):
-            make_folder((folder / path).parent)
-            write_bytes(folder / path, data)
-        loaded = row.loaded
-        return CatalogPlan(
-            name,
-            self.name,
-            loaded.demand.size_bytes,
-            loaded.demand.pieces,
-            plan_alignment(loaded, runtime, content),
-            runtime,
-            file,
-            sha256_of(content),
-            schedule_file,
-            sha256_of(schedule),
-            ps_to_us(row.times_ps[row.size_bytes]),
-            row.lower_bound_us,
-        )
+        times_us = (ps_to_us(row.times_ps[row.size_bytes]), row.lower_bound_us)
+        names = (name, f"{self.name}-{row.size_bytes}")
+        return save_plan_files(folder, row.loaded, content, options.runtime.name, names, times_us)
 
     def rule(self, number: int, plan: str | None) -> Rule:
         """The rule of a segment."""

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from flowccl.catalog.model import BuildSettings, ByteRange, Catalog, CatalogPlan, MachineId, Rule, TimePoint
 from flowccl.demand.files import check_header
 from flowccl.errors import FileError, InputError
-from flowccl.files import parse_json, read_bytes, read_json, write_json
-from flowccl.schedule.files import schedule_from_json
+from flowccl.files import json_bytes, make_folder, parse_json, read_bytes, read_json, write_bytes, write_json
+from flowccl.schedule.files import schedule_from_json, schedule_to_json
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.fields import check_keys, show
 from flowccl.topology.files import load_topology
@@ -25,6 +25,7 @@ _MAX_PLAN_BYTES = 2_000_000_000
 _LARGEST = 2**62
 _TABLES = {"plans": CatalogPlan, "rules": Rule, "times": TimePoint}
 _KEYS = ("$schema", "format", "version", "machine", "runtime", "costs", "settings", "fallback", *_TABLES)
+SUFFIX = {"mscclpp": ".json", "ideal": ".json", "msccl": ".xml", "executor": ".xml", "rccl": ".xml"}
 FALLBACK = "library"
 """The value of `fallback`: calls that no rule matches run the library's own algorithm."""
 
@@ -80,6 +81,38 @@ def save_catalog(catalog: Catalog, folder: Path) -> None:
     write_json(folder / FILE, catalog_to_json(catalog), indent=1)
 
 
+def save_plan_files(
+    folder: Path,
+    schedule: Schedule,
+    content: bytes,
+    runtime: str,
+    names: tuple[str, str],
+    times_us: tuple[float, float],
+) -> CatalogPlan:
+    """Write the file for the runtime and the schedule; return the entry of the plan.
+
+    `names` are those of the plan and of the file of the schedule, `times_us` the time of the program and the bound.
+    """
+    demand, data = schedule.demand, json_bytes(schedule_to_json(schedule))
+    file, schedule_file = f"plans/{names[0]}{SUFFIX[runtime]}", f"schedules/{names[1]}.json"
+    for path, written in ((file, content), (schedule_file, data)):
+        make_folder((folder / path).parent)
+        write_bytes(folder / path, written)
+    return CatalogPlan(
+        names[0],
+        demand.collective,
+        demand.size_bytes,
+        demand.pieces,
+        plan_alignment(schedule, runtime, content),
+        runtime,
+        file,
+        sha256_of(content),
+        schedule_file,
+        sha256_of(data),
+        *times_us,
+    )
+
+
 def load_catalog(folder: str | Path) -> Catalog:
     """Return the catalog in a folder."""
     path = Path(folder)
@@ -113,8 +146,6 @@ def load_plan_file(folder: str | Path, plan: CatalogPlan) -> bytes:
 
 def load_plan_schedule(folder: str | Path, plan: CatalogPlan, ranks: int) -> Schedule:
     """Return the schedule of a plan; refuse a missing or changed file, and one that is not what the catalog says."""
-    from flowccl.files import parse_json
-
     path = Path(folder) / plan.schedule
     data = _checked(Path(folder), plan.schedule, plan.schedule_sha256, plan.name)
     schedule = schedule_from_json(parse_json(data, str(path)), str(path))

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flowccl.catalog.build import SUFFIX, machine_id
+from flowccl.catalog.build import machine_id
 from flowccl.catalog.case import PlanTimer, runtime_of
-from flowccl.catalog.files import load_machine, plan_alignment, save_catalog, sha256_of
+from flowccl.catalog.files import load_machine, save_catalog, save_plan_files
 from flowccl.catalog.library import library_ps, shape_of
 from flowccl.catalog.model import ByteRange, Catalog, CatalogPlan, TimePoint
 from flowccl.export.exporting import ExportOptions, make
 from flowccl.faults.replan import Replanned
-from flowccl.files import json_bytes, make_folder, write_bytes
+from flowccl.files import json_bytes, make_folder
 from flowccl.schedule.files import schedule_to_json
 from flowccl.topology.faults import with_faults
 from flowccl.topology.files import save_topology
@@ -63,24 +63,12 @@ def _timer(catalog: Catalog, result: Replanned) -> PlanTimer:
 def _write_plan(out: Path, catalog: Catalog, plan: CatalogPlan, result: Replanned, timer: PlanTimer) -> CatalogPlan:
     """Write the files of a plan; return its new entry."""
     schedule, ranges = result.schedule, [rule.bytes for rule in catalog.rules if rule.plan == plan.name]
-    data = json_bytes(schedule_to_json(schedule))
-    content = data if timer.runtime.is_ideal else _exported(catalog, _hull(ranges), result)
-    file, schedule_file = f"plans/{plan.name}{SUFFIX[catalog.runtime]}", f"schedules/{plan.name}.json"
-    write_bytes(out / file, content)
-    write_bytes(out / schedule_file, data)
-    return replace(
-        plan,
-        size_bytes=schedule.demand.size_bytes,
-        chunks=schedule.demand.pieces,
-        alignment_bytes=plan_alignment(schedule, catalog.runtime, content),
-        file=file,
-        sha256=sha256_of(content),
-        schedule=schedule_file,
-        schedule_sha256=sha256_of(data),
-        program_us=ps_to_us(timer.time_ps(schedule.demand.size_bytes)),
-        lower_bound_us=result.bound.us,
-        measured_us=None,
-    )
+    if timer.runtime.is_ideal:
+        content = json_bytes(schedule_to_json(schedule))
+    else:
+        content = _exported(catalog, _hull(ranges), result)
+    times_us = (ps_to_us(timer.time_ps(schedule.demand.size_bytes)), result.bound.us)
+    return save_plan_files(out, schedule, content, catalog.runtime, (plan.name, plan.name), times_us)
 
 
 def _hull(ranges: Sequence[ByteRange]) -> ByteRange:

@@ -9,7 +9,6 @@ import numpy as np
 from flowccl.errors import InputError
 from flowccl.profile.fit import LinkFit, fit_links
 from flowccl.profile.groups import SharedLimit
-from flowccl.profile.hosts import find_hosts
 from flowccl.profile.limits import find_limits
 from flowccl.profile.load_cost import LoadCost, find_load_cost
 from flowccl.profile.measurements import Measurements, clock_jumps, link_name
@@ -49,11 +48,10 @@ def make_profile(measurements: Measurements, name: str = "profiled") -> Profile:
         raise InputError(f"none of the {len(missing)} links was measured completely; measure again")
     load_cost = find_load_cost(measurements.probes, fits)
     limits = find_limits(measurements.hosts, measurements.probes, fits, load_cost)
-    hosts = find_hosts(measurements.hosts, fits)
     loaded_fits = {
         link: replace(fit, latency_us=max(fit.latency_us + load_cost.wait_us, 0.0)) for link, fit in fits.items()
     }
-    topology = with_overhead(make_topology(name, hosts, loaded_fits, limits), load_cost.overhead_us)
+    topology = with_overhead(make_topology(name, measurements.hosts, loaded_fits, limits), load_cost.overhead_us)
     return Profile(topology, fits, tuple(limits), load_cost, missing, tuple(clock_jumps(measurements)))
 
 

@@ -19,9 +19,8 @@ def describe_profile(profile: Profile, measurements: Measurements) -> str:
     """Text report of the measured machine: hosts, links with their intervals, limits, and anomalies."""
     topology, ranks = profile.topology, len(measurements.hosts)
     lines = [f"profile      {ranks} ranks on {measurements.on}, {sum(f.samples for f in profile.fits.values())} times"]
-    origin = "reported by the processes" if any(measurements.hosts) else "inferred from distances"
     hosts = [node.host for node in topology.nodes[:ranks]]
-    lines.append(f"hosts        {format_hosts(hosts)} ({origin})" if any(hosts) else "hosts        not distinguished")
+    lines.append(f"hosts        {format_hosts(hosts)}" if any(hosts) else "hosts        not distinguished")
     lines.append(f"switches     {_switches(topology) or 'none found'}")
     lines.append(f"links        {len(profile.fits)} measured; ± is the 95 % interval")
     lines += _some([_link_line(fit) for fit in profile.fits.values()])

@@ -151,9 +151,9 @@ def measure(
     return result
 
 
-def profile_of(known: KnownMachine, seed: int, options: PlanOptions = OPTIONS, say_hosts: bool = True) -> Measurements:
+def profile_of(known: KnownMachine, seed: int, options: PlanOptions = OPTIONS) -> Measurements:
     """A complete measurement: links alone, then together with bytes in proportion to their bandwidths."""
-    hosts = known.hosts if say_hosts else ("",) * len(known.hosts)
+    hosts = known.hosts
     first = alone_rounds(hosts, options)
     alone = measure(known, first, seed)
     fits = fit_links(alone)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from flowccl.errors import InputError
-from flowccl.profile.hosts import find_hosts
 from flowccl.profile.machine import Profile, make_profile
 from flowccl.profile.measurements import MeasuredProbe, Measurements
 from flowccl.profile.probes import PAIR, PlanOptions, all_links
@@ -54,13 +53,6 @@ def test_intervals_have_their_nominal_coverage():
             inside.append(abs(fit.bandwidth_GBps - known.GBps[link]) <= fit.bandwidth_error_GBps)
             inside.append(abs(fit.latency_us - known.latency_us[link]) <= fit.latency_error_us)
     assert 0.90 <= np.mean(inside) <= 0.99
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_hosts_are_inferred_if_the_processes_do_not_report_them(seed):
-    known, _, profile = found(seed)
-    hosts = find_hosts(("",) * len(known.hosts), profile.fits)
-    assert hosts == (known.hosts if len(set(known.hosts)) > 1 else ("",) * len(known.hosts))
 
 
 def test_synth_accepts_the_machine():
