@@ -1,7 +1,6 @@
 """`flowccl replan`: new plans after links were lost or became slow."""
 
 import argparse
-import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,15 +40,7 @@ examples:
 
 def add(commands: Commands) -> None:
     """Add the command and its options."""
-    add_command(commands, _HELP, _run, steps=natural)
-
-
-def _run(options: argparse.Namespace) -> int:
-    gc.disable()  # it would take a tenth of the time of this short command
-    try:
-        return _replan(options)
-    finally:
-        gc.enable()
+    add_command(commands, _HELP, _replan, steps=natural)
 
 
 def _replan(options: argparse.Namespace) -> int:

@@ -1,8 +1,12 @@
 """Re-planning after faults: how late a plan would be, and a new plan that is repaired from the old one."""
 
-from collections.abc import Callable, Sequence
+import multiprocessing
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,7 +16,6 @@ from flowccl.bounds.lower_bound import Bound
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Demand
 from flowccl.errors import FlowcclError, InputError, NothingFoundError
-from flowccl.faults.forked import Forked
 from flowccl.faults.repair import FaultyMachine
 from flowccl.faults.substitution import substituted
 from flowccl.faults.tree_repair import repaired_trees
@@ -95,14 +98,15 @@ def replan(
     topology = machine.near.topology
     planned = planned_again(schedule)
     late = None if planned is None else FaultyMachine(planned, faults).late()
-    fresh = partial(_fresh, schedule, topology, max(steps, 1))
-    forked = Forked(fresh) if in_parallel and steps else None
-    found = [] if planned is None else _repairs(planned, faults, late)
-    carry = _carrier(schedule, topology)
-    late, found = (None if late is None else carry(late)), _carried(found, carry)
-    bound = bound_of(schedule, topology)  # while the other process works
-    if steps or not found:
-        found += _carried(fresh() if forked is None else forked.result(), carry)
+    quick = (schedule, topology, max(steps, 1))
+    with _forked(in_parallel and steps > 0) as pool:
+        forked = None if pool is None else pool.submit(_fresh, *quick)
+        found = [] if planned is None else _repairs(planned, faults, late)
+        carry = _carrier(schedule, topology)
+        late, found = (None if late is None else carry(late)), _carried(found, carry)
+        bound = bound_of(schedule, topology)  # while the other process works
+        if steps or not found:
+            found += _carried(_fresh(*quick) if forked is None else forked.result(), carry)
     if not found:
         raise NothingFoundError(f"no plan found for {schedule.demand.collective} with these faults")
     chosen = min(found, key=lambda one: one.finish_ps)
@@ -110,6 +114,16 @@ def replan(
     late_us = None if late is None else late.finish_us
     times = (schedule.finish_us, late_us, chosen.finish_us, program_us)
     return Replanned(chosen, faults, len(machine.affected), len(schedule), *times, bound)
+
+
+@contextmanager
+def _forked(wanted: bool) -> Iterator[ProcessPoolExecutor | None]:
+    """A forked process, which shares all that is loaded already; None where programs have threads, whose locks stay."""
+    if not wanted or sys.platform != "linux" or threading.active_count() > 1:
+        yield None
+        return
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        yield pool
 
 
 def _carrier(schedule: Schedule, topology: Topology) -> Callable[[Schedule], Schedule | None]:

@@ -8,7 +8,6 @@ from flowccl.catalog.files import load_catalog
 from flowccl.cli import main
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import InputError
-from flowccl.faults.forked import Forked
 from flowccl.faults.repair import FaultyMachine
 from flowccl.faults.replan import replan
 from flowccl.faults.substitution import substituted
@@ -145,12 +144,6 @@ def test_a_forked_process_gives_the_same_plan(nvls):
     beside = replan(nvls, without=["gpu0 <-> rail0"], in_parallel=True)
     assert beside.schedule == alone.schedule
     assert beside.to_json() == alone.to_json()
-
-
-def test_an_error_in_a_forked_process_is_raised_here():
-    with pytest.raises(ZeroDivisionError):
-        Forked(lambda: 1 // 0).result()
-    assert Forked(lambda: 7).result() == 7
 
 
 def test_chunks_that_have_no_equal_are_not_substituted(gathered):
