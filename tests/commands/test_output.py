@@ -38,16 +38,18 @@ def test_the_result_has_a_short_repr(result):
     assert names == [
         "machine",
         "collective",
+        "chunks per block",
+        "method",
         "completion time",
+        "algbw, busbw",
+        "transfers",
         "lower bound",
         "gap",
-        "chunks per block",
-        "transfers",
-        "method",
+        "proof",
     ]
     assert lines[1] == "  machine           ring:2, 2 GPUs"
     assert lines[2] == "  collective        allgather, 2 KB"
-    assert lines[5] == "  gap               0.00 %"
+    assert lines[9] == "  gap               0.00 %"
 
 
 def test_an_optimal_result_says_so(result):
