@@ -50,22 +50,18 @@ def messages_of(schedule: Transfers, is_proxied: NDArray[np.bool_]) -> Messages:
     roots, ends = np.diff(shape.root_ptr)[route], np.diff(shape.end_ptr)[route]
     kind = np.where(is_proxied[first], NIC, MEMORY)
     kind = np.where(roots > 1, REDUCE_IN_SWITCH, np.where(ends > 1, STORE_TO_ALL, kind))
-    root_ptr, end_ptr = _pointers(roots), _pointers(ends)
+    root_ptr, end_ptr = pointers(roots), pointers(ends)
     root = shape.root_node[_members(shape.root_ptr, route, root_ptr)].astype(np.int64)
     end = shape.end_node[_members(shape.end_ptr, route, end_ptr)].astype(np.int64)
     src = np.zeros(0, dtype=np.int64)
     if len(first):
         src = np.where(shape.reduces_inside[route], end[end_ptr[:-1]], root[root_ptr[:-1]])
-    delivery_ptr = _pointers(np.diff(ptr) * ends)
+    delivery_ptr = pointers(np.diff(ptr) * ends)
     return Messages(first, ptr, transfer, kind.astype(np.int8), src, root_ptr, root, end_ptr, end, delivery_ptr)
 
 
-def _pointers(size: I64) -> I64:
-    return pointers(size)
-
-
-def _members(ptr: I64, which: I64, pointers: I64) -> I64:
+def _members(ptr: I64, which: I64, bounds: I64) -> I64:
     """Return the members of the listed groups `ptr[g]:ptr[g + 1]`, one group after the other."""
-    size = np.diff(pointers)
-    inside = np.arange(pointers[-1]) - np.repeat(pointers[:-1], size)
+    size = np.diff(bounds)
+    inside = np.arange(bounds[-1]) - np.repeat(bounds[:-1], size)
     return np.asarray(np.repeat(ptr[:-1][which], size) + inside)

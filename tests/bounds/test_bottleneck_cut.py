@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from flowccl.bounds.bottleneck_cut import bottleneck_cut
 from flowccl.topology.machines import machine
 from flowccl.topology.topology import Link, Node, Topology
+from tests.bottleneck_cut import bottleneck_cut
 
 
 def random_machine(random: np.random.Generator) -> Topology:

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 
 from benchmarks.dantzig_wolfe import dantzig_wolfe
 from benchmarks.thesis import measured, published_rows
-from flowccl.bounds.bottleneck_cut import bottleneck_cut
 from flowccl.bounds.lower_bound import lower_bound
 from flowccl.demand.collectives import collective
 from flowccl.errors import DemandError
@@ -19,6 +18,7 @@ from flowccl.solver import SolverOptions
 from flowccl.topology.machines import machine
 from flowccl.topology.symmetry.permutations import symmetry, verified
 from flowccl.topology.topology import Limit, Link, Node, Topology
+from tests.bottleneck_cut import bottleneck_cut
 from tests.bounds.test_bottleneck_cut import random_machine
 from tests.strategies import topologies
 
