@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from flowccl.errors import InputError
-from flowccl.export.formats.mscclpp_program import CrowdedError, WrittenPlan, write_plan
+from flowccl.export.formats.mscclpp_program import CrowdedError, WrittenPlan, repetition_of, write_plan
 from flowccl.export.formats.read_mscclpp import parse_mscclpp
 from flowccl.export.garbage import few_collections
 from flowccl.export.lowering.balance import balanced
@@ -16,13 +16,12 @@ from flowccl.export.lowering.build import Builder, Built
 from flowccl.export.lowering.dependencies import Ordered, in_order
 from flowccl.export.lowering.moves import check_ranks
 from flowccl.export.lowering.orbits import Orbits, orbits_of
-from flowccl.export.lowering.repeated import repetition_of
 from flowccl.export.lowering.size import check_size
 from flowccl.export.lowering.uneven import buffer_bytes, program_layout
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.export.proof.interpreter import interpret
-from flowccl.export.proof.one_gpu import OneGpu
 from flowccl.export.proof.program import Finding, RuntimeProgram
+from flowccl.export.proof.steps import OneGpu
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import MSCCLPP_LIMITS, check_collective
 from flowccl.runtimes.profiles import PROFILES

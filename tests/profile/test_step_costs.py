@@ -20,7 +20,7 @@ from flowccl.profile.step_costs import (
     to_json,
 )
 from flowccl.profile.step_plans import FEW, MANY, OPERATIONS, StepProbe
-from flowccl.run.mscclpp.diagnose import explain_hang
+from flowccl.run.mscclpp.launcher import explain_hang
 from flowccl.run.mscclpp.plan_facts import read_plan
 from flowccl.runtimes.costs import LocalCost
 from flowccl.runtimes.profiles import PROFILES, profile_from_json, profile_to_json

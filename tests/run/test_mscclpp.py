@@ -4,6 +4,7 @@ import ctypes.util
 import dataclasses
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -22,14 +23,11 @@ from flowccl.cli import main
 from flowccl.demand.collectives import collective
 from flowccl.errors import FileError, FlowcclError, InputError
 from flowccl.export import ExportOptions, export
-from flowccl.export.formats.read_mscclpp import read_mscclpp
 from flowccl.run.element_layout import make_layout
 from flowccl.run.measure import CallTiming, parse_sweep, table
 from flowccl.run.mscclpp import build, cuda, mps, run_plans, tensors
-from flowccl.run.mscclpp.cases import PlanCase, RankResult, combine, merge_places
-from flowccl.run.mscclpp.diagnose import explain_hang, stuck_waits
-from flowccl.run.mscclpp.inputs import PERIOD, PeriodicInputs, encode
-from flowccl.run.mscclpp.launcher import HangError, run_processes
+from flowccl.run.mscclpp.cases import PERIOD, PeriodicInputs, PlanCase, RankResult, combine, encode, merge_places
+from flowccl.run.mscclpp.launcher import HangError, explain_hang, run_processes
 from flowccl.run.mscclpp.plan_facts import PlanFacts, is_plan, plan_dtype, read_plan
 from flowccl.run.mscclpp.runtime import Provider
 from flowccl.run.mscclpp.worker import PlanJob, load_job, share_by_file
@@ -195,13 +193,8 @@ def remove_first(name: str, gpu: int) -> Callable[[Any], None]:
 
 
 def test_the_interpreter_names_the_waits_of_a_hang(folder: Path, tmp_path: Path) -> None:
-    assert stuck_waits(read_mscclpp(folder / "out.json")) == []
     hangs = changed(folder / "out.json", remove_first("signal", 1), tmp_path / "hangs.json")
-    stuck = stuck_waits(read_mscclpp(hangs))
-    assert stuck
-    assert all(step.name.endswith("wait") or step.name == "sem_acquire" for step in stuck)
-    assert str(stuck[0]) in explain_hang(hangs)
-    assert "these wait forever" in explain_hang(hangs)
+    assert re.search(r"gets stuck: .*gpu \d threadblock \d+ step \d+ \((wait|signal)\)", explain_hang(hangs))
     assert "completes this plan" in explain_hang(folder / "out.json")
 
 

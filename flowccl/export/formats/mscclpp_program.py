@@ -14,11 +14,11 @@ from flowccl.export.formats.plan_writing import WrittenBlocks, written_blocks
 from flowccl.export.lowering.buffers import BufferLayout
 from flowccl.export.lowering.build import Built
 from flowccl.export.lowering.dependencies import Ordered, check_once
-from flowccl.export.lowering.repeated import Repetition
 from flowccl.export.lowering.uneven import UnevenLayout, buffer_bytes, units_of
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, MSCCLPP_LIMITS, Excess
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
+from flowccl.schedule.generation.loops import rows_of_parts
 from flowccl.schedule.placement import PACKETS, SCRATCH
 from flowccl.schedule.schedule import Schedule
 
@@ -38,6 +38,31 @@ class WrittenPlan:
     operations: int
     scratch_chunks: int
     chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """How a plan for a size repeats operations: bytes of a chunk of the plan at a time.
+
+    `start_ps` and `GBps` are the starts and rates of each message in the schedule, for each part.
+    """
+
+    size_bytes: int
+    unit_bytes: int
+    start_ps: list[list[int]]
+    GBps: list[list[float]]
+
+
+def repetition_of(schedule: Schedule, part: Schedule, built: Built) -> Repetition:
+    """Return how the plan of a schedule with loops repeats operations; `built` is made from that of its first part."""
+    assert schedule.costs is not None
+    rows, timing = rows_of_parts(schedule)[built.messages.first], schedule.timing
+    rate = schedule.rate_GBps.copy()
+    rate[timing.hop_transfer[::-1]] = timing.hop_GBps[::-1]
+    packed = np.where(built.is_proxied[:, None], schedule.costs.pack_ps[rows], 0)
+    start = schedule.start_ps[rows] + packed
+    size_bytes, unit_bytes = schedule.demand.size_bytes, int(part.demand.chunk_bytes.min())
+    return Repetition(size_bytes, unit_bytes, start.tolist(), rate[rows].tolist())
 
 
 def write_plan(

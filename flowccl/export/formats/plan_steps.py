@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
-from flowccl.export.formats.plan_fields import PlanError
 from flowccl.export.formats.plan_packets import connect_packets
-from flowccl.export.formats.plan_tables import BlockTables
+from flowccl.export.formats.plan_tables import BlockTables, PlanError
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.export.proof.steps import BUFFERS, StepArrays, by_proxy, by_step, codes_of, owners, parts_of
 from flowccl.runtimes.limits import CHANNELS_PER_OPERATION, MSCCLPP_LIMITS, SEMAPHORES_PER_STEP

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flowccl.arrays import pointers
-from flowccl.export.formats.plan_fields import PlanError, field_of, number_of, numbers_of
+from flowccl.export.formats.plan_tables import PlanError, field_of, number_of, numbers_of
 from flowccl.export.proof.steps import F64, I64
 
 if TYPE_CHECKING:

@@ -13,9 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import FileError
-from flowccl.export.formats.plan_fields import PlanError, blocks_of, field_of, number_of, numbers_of
 from flowccl.export.formats.plan_steps import PlanSteps
-from flowccl.export.formats.plan_tables import BlockTables, PlanChannel
+from flowccl.export.formats.plan_tables import (
+    BlockTables,
+    PlanChannel,
+    PlanError,
+    blocks_of,
+    field_of,
+    number_of,
+    numbers_of,
+)
 from flowccl.export.formats.plan_text import PlanOperations, scanned, written_again
 from flowccl.export.garbage import few_collections
 from flowccl.export.proof.program import RuntimeProgram

@@ -9,9 +9,17 @@ from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.errors import InputError
-from flowccl.export.lowering.actions import MASK, Actions, Channels, Pairs, Ranges
+from flowccl.export.lowering.actions import (
+    MASK,
+    Actions,
+    Channels,
+    MessageMoments,
+    Pairs,
+    Ranges,
+    moments_of,
+    usable_ps,
+)
 from flowccl.export.lowering.buffers import BufferLayout
-from flowccl.export.lowering.moments import MessageMoments, moments_of, usable_ps
 from flowccl.export.lowering.unscheduled import Unscheduled
 from flowccl.export.lowering.waiting import Waiters, members_of
 from flowccl.runtimes.execution import Execution

@@ -1,10 +1,10 @@
 """From moves to steps: track the location of each chunk on each GPU, and choose the instruction for each move."""
 
 from collections import defaultdict
+from itertools import pairwise
 
 from flowccl.errors import InputError
 from flowccl.export.lowering.buffers import BufferLayout, BufferSlot
-from flowccl.export.lowering.bundles import are_adjacent, bundles_of
 from flowccl.export.lowering.drafts import Draft, GpuDrafts, Lane
 from flowccl.export.lowering.merge import merge_contiguous
 from flowccl.export.lowering.moves import Event, Move
@@ -57,7 +57,7 @@ class _Lowering:
         self.sends_left = _sends_left(moves, events)
         self.accumulator: dict[tuple[int, int], BufferSlot] = {}
         self.open: dict[int, Draft] = {}
-        self.bundles = bundles_of(moves) if by_route else {}  # in the order of times, all are there when the first is
+        self.bundles = _bundles_of(moves) if by_route else {}  # in the order of times, all are there when the first is
         self.leaves: dict[int, BufferSlot] = {}  # the places of moves among the chunks of their messages
         self.arrives: dict[int, BufferSlot] = {}
 
@@ -155,7 +155,7 @@ class _Lowering:
         """Copy the chunks of a message next to each other before they are sent, unless they already are."""
         bundle, rank = self.bundles.get(i, ()), self.moves[i].src
         slots = [self.place[rank, self.moves[k].chunk] for k in bundle if i == bundle[0]]
-        if bundle and i == bundle[0] and not are_adjacent(slots):
+        if bundle and i == bundle[0] and not _are_adjacent(slots):
             for k, slot in zip(bundle, slots, strict=True):
                 self.leaves[k] = self._new_scratch(rank)
                 self._copy(rank, slot, self.leaves[k], 1)
@@ -164,7 +164,7 @@ class _Lowering:
         """Let the chunks of a message arrive next to each other in scratch, unless their final slots are adjacent."""
         bundle = self.bundles.get(i, ())
         finals = [self._output(k) for k in bundle if self._is_wanted(k)]
-        if bundle and i == bundle[0] and not (len(finals) == len(bundle) and are_adjacent(finals)):
+        if bundle and i == bundle[0] and not (len(finals) == len(bundle) and _are_adjacent(finals)):
             self.arrives.update((k, self._new_scratch(self.moves[i].dst)) for k in bundle)
 
     def _is_wanted(self, i: int) -> bool:
@@ -205,3 +205,21 @@ def _sends_left(moves: list[Move], events: list[Event]) -> dict[tuple[int, int],
         if event.sends:
             left[move.src, move.chunk] += 1
     return left
+
+
+def _bundles_of(moves: list[Move]) -> dict[int, tuple[int, ...]]:
+    """Return for every move the moves of its message, if these are several; reductions have places of their own.
+
+    Chunks that are adjacent at both ends are one step, so that a message of the schedule is one of the program.
+    """
+    together: dict[tuple[int, int, int, int], list[int]] = {}
+    for i, move in enumerate(moves):
+        if move.message >= 0 and not move.reduce:
+            together.setdefault((move.src, move.dst, move.route, move.message), []).append(i)
+    several = [tuple(bundle) for bundle in together.values() if len(bundle) > 1]
+    return {i: bundle for bundle in several for i in bundle}
+
+
+def _are_adjacent(slots: list[BufferSlot]) -> bool:
+    """Whether each slot is the one after the slot before it."""
+    return all(after == (before[0], before[1] + 1) for before, after in pairwise(slots))

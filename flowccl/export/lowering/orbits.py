@@ -21,7 +21,7 @@ from flowccl.export.lowering.actions import FLUSH, MASK, POST, SEND, WAIT, WORK,
 from flowccl.export.lowering.buffers import BufferLayout
 from flowccl.export.lowering.build import Built
 from flowccl.export.lowering.dependencies import Ordered
-from flowccl.export.proof.one_gpu import OneGpu
+from flowccl.export.proof.steps import OneGpu
 from flowccl.runtimes.execution import Execution
 from flowccl.schedule.compact import CompactSchedule, compact_form
 from flowccl.schedule.messages import Messages, messages_of

@@ -12,8 +12,7 @@ import numpy as np
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.export.lowering.buffers import BufferLayout, layout_of
-from flowccl.export.lowering.channels import assign_channels
-from flowccl.export.lowering.counting import count_drafts, count_moves, least_splits, too_many_steps
+from flowccl.export.lowering.channels import assign_channels, count_drafts, count_moves, least_splits, too_many_steps
 from flowccl.export.lowering.drafts import GpuDrafts
 from flowccl.export.lowering.lower import lower
 from flowccl.export.lowering.moves import Event, Move, channels_needed, moves_of, order_events

@@ -21,10 +21,10 @@ from flowccl.export.lowering.actions import (
     WORK,
     Actions,
     Channels,
+    MessageMoments,
     Ranges,
 )
 from flowccl.export.lowering.buffers import BufferLayout, BufferSlot
-from flowccl.export.lowering.moments import MessageMoments
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK
 from flowccl.schedule.messages import Messages

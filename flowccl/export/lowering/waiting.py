@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.errors import InputError
-from flowccl.export.lowering.actions import END, LATE
-from flowccl.export.lowering.moments import MessageMoments
+from flowccl.export.lowering.actions import END, LATE, MessageMoments
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import CHANNELS_PER_BLOCK, RECEIVE_OPERATIONS
 from flowccl.schedule.messages import MEMORY, NIC, Messages

@@ -28,10 +28,9 @@ from flowccl.arrays import pointers
 from flowccl.errors import InputError
 from flowccl.export.proof.loops import unrolled
 from flowccl.export.proof.network import SimulatedNetwork, SimulatedRoute
-from flowccl.export.proof.one_gpu import OneGpu
 from flowccl.export.proof.precedence import Edges, PrecedenceGraph, in_threadblocks, tokens_of
 from flowccl.export.proof.program import RuntimeProgram
-from flowccl.export.proof.steps import Bool, StepArrays, distinct, table_of
+from flowccl.export.proof.steps import Bool, OneGpu, StepArrays, distinct, table_of
 from flowccl.runtimes.profiles import RuntimeProfile
 from flowccl.topology.topology import Topology
 

@@ -1,7 +1,7 @@
 """The steps of a program as arrays, for checks of whole arrays and for compiled loops."""
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -164,6 +164,28 @@ class StepArrays:
         """Return the step at each (threadblock, place in it)."""
         keys = zip(self.thread.tolist(), self.index.tolist(), strict=True)
         return {key: n for n, key in enumerate(keys)}
+
+
+@dataclass(frozen=True, eq=False)
+class OneGpu:
+    """One GPU that stands for all others in the event simulation of a symmetric program.
+
+    All GPUs do the same at the same times: what GPU 0 waits for is the image of what it sends, which has the connection
+    `sent`, and the links of an `orbit` are used like one link.
+    """
+
+    sent: Mapping[Hashable, Hashable]
+    orbit: I64
+
+    def steps(self, table: StepArrays) -> StepArrays:
+        """Return the steps of GPU 0, which wait for its own signals."""
+        number = {key: k for k, key in enumerate(table.connections)}
+        image = np.array([number.get(self.sent.get(key, key), k) for key, k in number.items()], dtype=np.int64)
+        return replace(table, pop=image[table.pop] if len(image) else table.pop)
+
+    def receivers(self, table: StepArrays) -> I64:
+        """Return the GPU to which each connection leads."""
+        return np.array([key[2] for key in table.connections], dtype=np.int64)  # type: ignore[index]
 
 
 class StepObjects(Sequence[Operation]):

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from flowccl.errors import FlowcclError
+from flowccl.export.formats.read_mscclpp import read_mscclpp
+from flowccl.export.proof.interpreter import interpret
 from flowccl.run.launch import error_line
 from flowccl.run.mscclpp.cases import RankResult
-from flowccl.run.mscclpp.diagnose import explain_hang
 from flowccl.run.mscclpp.mps import shared_gpu
 from flowccl.run.mscclpp.worker import PlanJob
 from flowccl.wording import counted
 
 _POLL_S = 0.02
+_MOST_WAITS = 4  # that a message names
 _GRACE_S = 1.0  # for the other ranks to report their own errors after one has failed
 _SCRIPT_MODULE = "flowccl.run.mscclpp.worker"
 
@@ -171,3 +173,14 @@ class _Watch:
             if path.exists() and path.read_text(errors="replace").strip():
                 return error_line(path.read_text(errors="replace"))
         return f"ended with code {code}"
+
+
+def explain_hang(path: str | Path) -> str:
+    """Return a sentence about the waits in which the plan gets stuck, or that the interpreter finds none."""
+    try:
+        found = [str(one) for one in interpret(read_mscclpp(path)) if one.kind in ("deadlock", "pair")]
+    except FlowcclError as error:
+        return f"the plan could not be interpreted: {error}"
+    if not found:
+        return "the interpreter completes this plan, so the cause is outside the plan"
+    return f"in the interpreter, the plan gets stuck: {'; '.join(found[:_MOST_WAITS])}"
