@@ -17,6 +17,13 @@ def pointers(counts: ArrayLike) -> NDArray[np.int64]:
     return result
 
 
+def members(counts: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (list, place in it) of the members of lists of some lengths, one list after the other."""
+    ptr = pointers(counts)
+    owner = np.repeat(np.arange(len(ptr) - 1, dtype=np.int64), np.diff(ptr))
+    return owner, np.arange(len(owner), dtype=np.int64) - ptr[owner]
+
+
 def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """The different values in their order. `np.unique` hashes, which takes many times as long for millions of keys."""
     ordered = np.sort(values)

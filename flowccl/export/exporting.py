@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,18 +45,8 @@ class ExportOptions:
 
 
 def _xml(dialect: str, schedule: Schedule, options: ExportOptions) -> list[bytes]:
-    return [
-        msccl_xml(
-            schedule,
-            dialect,
-            inplace=options.inplace,
-            instances=options.instances,
-            protocol="Simple" if options.protocol == "auto" else options.protocol,
-            min_bytes=options.min_bytes,
-            max_bytes=options.max_bytes,
-            sms=options.sms,
-        )
-    ]
+    protocol = "Simple" if options.protocol == "auto" else options.protocol
+    return [msccl_xml(schedule, dialect, **asdict(replace(options, protocol=protocol)))]
 
 
 def _mscclpp(schedule: Schedule, options: ExportOptions) -> list[bytes]:
@@ -64,17 +54,11 @@ def _mscclpp(schedule: Schedule, options: ExportOptions) -> list[bytes]:
 
 
 def _program(schedule: Schedule, options: ExportOptions) -> Program:
-    if options.instances != 1:
+    given = asdict(options)
+    if given.pop("instances") != 1:
         raise InputError("mscclpp takes no --instances: its schedules say how many threadblocks carry a message")
     check_protocol(MSCCLPP_LIMITS, "Simple" if options.protocol == "auto" else options.protocol)
-    return program_for(
-        schedule,
-        sms=options.sms,
-        protocol=options.protocol,
-        inplace=options.inplace,
-        min_bytes=options.min_bytes,
-        max_bytes=options.max_bytes,
-    )
+    return program_for(schedule, **given)
 
 
 def _plain(target: str, write: Callable[[Schedule], Any], schedule: Schedule, options: ExportOptions) -> list[bytes]:

@@ -13,7 +13,7 @@ from flowccl.demand.collectives import COLLECTIVES_BY_NAME, allgather
 from flowccl.demand.demand import Chunk, Demand
 from flowccl.errors import FileError, InputError
 from flowccl.export import ExportOptions, check, export, export_directory
-from flowccl.export.lowering.plan import make_plan, num_steps
+from flowccl.export.lowering.plan import make_plan
 from flowccl.export.proof.estimate import estimate_ps
 from flowccl.runtimes.costs import MessageCost, MessageCosts
 from flowccl.runtimes.limits import XML_LIMITS, RuntimeLimits
@@ -54,7 +54,7 @@ def test_too_many_steps_are_spread_over_channels() -> None:
     schedule = schedule_of("ring:4", "alltoall", chunks=40)
     plan = make_plan(schedule, XML_LIMITS["executor"])
     assert plan.channels > 1
-    assert max(num_steps(block) for gpu in plan.gpus for block in gpu.blocks) <= 64
+    assert max(block.num_steps for gpu in plan.gpus for block in gpu.blocks) <= 64
     assert findings(made(schedule, "executor"), "executor") == []
 
 

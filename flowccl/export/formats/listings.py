@@ -3,24 +3,21 @@
 msccl-json   All sends of a step start together and carry the data that earlier steps delivered. Arriving data is
              reduced with the present data if the two share no contribution, and replaces it if it includes all of its
              contributions; anything else is wrong. At the end, every rank has all contributions to its outputs.
-teccl        Flows are followed in the order of the file; each must leave a GPU that has the chunk. At the end, every
-             demand that the file lists as met has arrived, none later than the finish.
+teccl        Flows are followed in the order of the file (papers/teccl/result_file.py).
 """
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowccl import by_name
 from flowccl.errors import InputError
 from flowccl.export.formats.recognition import explain_mismatch
 from flowccl.export.proof.program import Finding
 from flowccl.files import read_json
 
-_FLOW = re.compile(r"Chunk (\d+) from (\d+) traveled over (\d+)->(\d+) in epoch (\d+)( via switches [\d,]+)?")
-_CLOSE = 1e-9  # relative tolerance for times
 _MOST_BYTES = 256_000_000
 
 
@@ -87,51 +84,8 @@ def _followed(chunks: list[dict[str, Any]], steps: list[list[list[int]]]) -> Ite
 
 
 def _teccl(value: dict[str, Any]) -> tuple[Listing, Iterator[Finding]]:
-    flows = [_flow(text) for text in value["7-Flows"]]
-    met = [
-        (_number(chunk), _number(source), _number(rank), float(at))
-        for rank, sources in value["6-Demand_Met"].items()
-        for source, row in sources.items()
-        for chunk, at in row.items()
-    ]
-    about = f"{len(met)} demands in {int(value['3-Epochs_Required'])} epochs"
-    end = float(value["4-Collective_Finish_Time"])
-    epochs = int(value["3-Epochs_Required"]) * float(value["1-Epoch_Duration"])
-    return Listing(about, len(flows)), _met(flows, met, end, epochs)
-
-
-def _flow(text: str) -> tuple[int, int, int, int, int]:
-    found = _FLOW.fullmatch(text)
-    if found is None:
-        raise ValueError(f"flow {text!r}")
-    chunk, source, src, dst, epoch = map(int, found.groups()[:5])
-    return chunk, source, src, dst, epoch
-
-
-def _number(text: str) -> int:
-    return int(text.split(" ")[1])
-
-
-def _met(
-    flows: list[tuple[int, int, int, int, int]], met: list[tuple[int, int, int, float]], end: float, epochs: float
-) -> Iterator[Finding]:
-    has: set[tuple[int, int, int]] = set()  # rank, source, chunk
-    last = 0
-    for chunk, source, src, dst, epoch in flows:
-        place = f"chunk {chunk} from {source} over {src}->{dst} in epoch {epoch}"
-        if epoch < last:
-            yield Finding("order", f"{place}: comes after a flow of epoch {last}")
-        if src != source and (src, source, chunk) not in has:
-            yield Finding("order", f"{place}: the sender does not have the data yet")
-        last = max(last, epoch)
-        has.add((dst, source, chunk))
-    for chunk, source, rank, at in met:
-        if (rank, source, chunk) not in has:
-            yield Finding("result", f"rank {rank} never gets chunk {chunk} from {source}")
-        if at > end * (1 + _CLOSE):
-            yield Finding("result", f"chunk {chunk} from {source} reaches rank {rank} after the finish")
-    if end > epochs * (1 + _CLOSE):
-        yield Finding("limit", f"the finish, {end:g} s, is after the last epoch, {epochs:g} s")
+    about, sends, found = by_name.load("flowccl.papers.teccl.result_file:followed")(value)
+    return Listing(about, sends), (Finding(kind, message) for kind, message in found)
 
 
 LISTINGS: dict[str, Callable[[dict[str, Any]], tuple[Listing, Iterator[Finding]]]] = {

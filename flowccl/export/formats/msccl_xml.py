@@ -6,8 +6,8 @@ The loaders read a small subset of XML: one tag per line, double quotes, spaces 
 from collections.abc import Mapping
 
 from flowccl.errors import InputError
-from flowccl.export.lowering.plan import GpuPlan, make_plan
-from flowccl.export.lowering.threadblocks import Step, Threadblock
+from flowccl.export.lowering.drafts import GpuSteps, Step, Threadblock
+from flowccl.export.lowering.plan import make_plan
 from flowccl.runtimes.limits import XML_LIMITS, check_collective
 from flowccl.schedule.schedule import Schedule
 
@@ -38,7 +38,7 @@ def msccl_xml(
         "name": f"flowccl_{plan.layout.collective}_{plan.layout.demand.num_gpus}gpus",
         "proto": protocol,
         "nchannels": plan.channels,
-        "nchunksperloop": plan.chunks,
+        "nchunksperloop": plan.layout.chunks,
         "ngpus": plan.layout.demand.num_gpus,
         "coll": coll,
         "inplace": int(inplace),
@@ -48,7 +48,7 @@ def msccl_xml(
     }
     lines = [f"<algo {_attributes(head)}>"]
     for gpu in plan.gpus:
-        lines += _gpu(gpu)
+        lines += _gpu(gpu, plan.layout.counts(gpu.rank))
     return ("\n".join([*lines, "</algo>"]) + "\n").encode("ascii")
 
 
@@ -56,8 +56,8 @@ def _attributes(values: Mapping[str, object]) -> str:
     return " ".join(f'{name}="{value}"' for name, value in values.items())
 
 
-def _gpu(gpu: GpuPlan) -> list[str]:
-    counts = {"id": gpu.rank, "i_chunks": gpu.input, "o_chunks": gpu.output, "s_chunks": gpu.scratch}
+def _gpu(gpu: GpuSteps, chunks: tuple[int, int]) -> list[str]:
+    counts = {"id": gpu.rank, "i_chunks": chunks[0], "o_chunks": chunks[1], "s_chunks": gpu.scratch}
     lines = [f"  <gpu {_attributes(counts)}>"]
     number = [_numbers(block) for block in gpu.blocks]
     for i, block in enumerate(gpu.blocks):

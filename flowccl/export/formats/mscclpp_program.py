@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import InputError
-from flowccl.export.formats.plan_heads import PlanHeads
+from flowccl.export.formats.plan_heads import gpu_texts
 from flowccl.export.formats.plan_writing import WrittenBlocks, written_blocks
 from flowccl.export.lowering.buffers import BufferLayout
 from flowccl.export.lowering.build import Built
@@ -95,8 +95,7 @@ def write_plan(
     if execution.packets and built.places.scratch.any():
         _check_even(layout)
         min_bytes, max_bytes = _only_size(schedule.demand.size_bytes, layout.chunks, min_bytes, max_bytes)
-    heads = PlanHeads(built, blocks, layout, scratch.tolist(), ordered.semaphores.tolist())
-    body = heads.with_operations(gpus)
+    body = gpu_texts(built, blocks, layout, scratch.tolist(), ordered.semaphores.tolist(), gpus)
     return WrittenPlan(
         _plan(schedule, execution, layout, body, min_bytes, max_bytes, repetition),
         int(np.bincount(blocks.rank, minlength=1).max()),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import pointers
+from flowccl.arrays import members, pointers
 from flowccl.export.formats.plan_packets import connect_packets
 from flowccl.export.formats.plan_tables import BlockTables, PlanError
 from flowccl.export.proof.program import RuntimeProgram
@@ -244,8 +244,7 @@ class PlanSteps:
         of_group, group_ptr = _table([[(rank,) for rank in row] for row in ranks], 1)
         buffer_of = np.array([BUFFERS.index(name) for name, _ in self.tables.groups] or [0], dtype=np.int64)
         times = np.where(moves, np.where(in_switch, np.diff(np.append(group_ptr, 0))[group], 1), 0)
-        base_row = np.repeat(row, times)
-        member = np.arange(len(base_row)) - np.repeat(np.cumsum(times) - times, times)
+        base_row, member = members(times)
         rank = np.where(is_target & self.sends[step], self._remote_rank[step], self.rank[step])[base_row]
         if of_group.size:
             of = group_ptr[group[base_row]] + member
@@ -282,8 +281,8 @@ class PlanSteps:
         uses = self.puts | self.waits | self._is("signal", "rlxsignal", "flush")
         low = self.first_id
         count = np.where(uses, self.op[text.CHANNELS] - low, 0)
-        step = np.repeat(np.arange(len(uses)), count)
-        at = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(len(step))
+        step, number = members(count)
+        at = low[step] + number
         block = 2 * self.thread[step] + np.where(self.name[step] == text.FLUSH, text.PORT, self.kind[step])
         table, ptr = self._channels
         place = self._place(np.ones(len(step), dtype=np.bool_), block, ptr, self.ids[at], "channel_ids", step)
@@ -309,8 +308,8 @@ class PlanSteps:
         takes = self.waits[step]
         low = self.op[text.CHANNELS]
         count = np.where(self._is("sem_acquire", "sem_release"), self.op[text.SEMAPHORES] - low, 0)
-        of = np.repeat(np.arange(len(count)), count)
-        at = np.repeat(low - (np.cumsum(count) - count), count) + np.arange(len(of))
+        of, number = members(count)
+        at = low[of] + number
         table = np.array(self.tables.semaphores, dtype=np.int64).reshape(-1, 2)
         ptr = np.append(0, np.cumsum(table[:, 1]))
         number = self._place(np.ones(len(of), dtype=np.bool_), self.thread[of], ptr, self.ids[at], "semaphore_ids", of)

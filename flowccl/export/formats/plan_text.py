@@ -18,6 +18,8 @@ from flowccl.export.proof.steps import F64, I64
 if TYPE_CHECKING:
     from flowccl.export.formats.plan_text_kernels import OperationRows, Words
 
+_MOST = 10**17  # of whole numbers: they are read as 64 bits
+_MOST_IDS = 4096  # in a list of numbers
 _LIST = re.compile(rb'"ops": \[\n')
 _FIELDS: dict[str, tuple[str, ...]] = {  # of operations: how they name sources and targets, and their lists of numbers
     **dict.fromkeys(("nop",), ()),
@@ -58,7 +60,7 @@ def scanned(data: bytes) -> tuple[bytes, PlanOperations] | None:
         np.zeros((1 + data.count(b'"index"'), 4), dtype=np.int64),
         np.zeros(1 << 16, dtype=np.int64),
     )
-    rates, text = np.zeros(space), np.frombuffer(data, dtype=np.uint8)
+    rates, text = np.zeros(space), np.frombuffer(data or b"\n", dtype=np.uint8)
     end, first, ids, unit = read_lists(text, np.array(begin, dtype=np.int64), words_of(WORDS), rows, rates)
     if unit < 0:
         return None
@@ -90,7 +92,7 @@ def written_again(operations: list[Any], units: set[int], where: str) -> str:
             raise PlanError(f"{place}: a pipeline over more than one chunk is not supported")
         if not repeated:
             raise PlanError(f"{place}: a pipeline without operations is not supported")
-        unit = number_of(context, "unit_size", place, 1)
+        unit = number_of(context, "unit_size", place, 1, _MOST)
         units.add(unit)
         head = f'{{"name":"pipeline","iter_context":{{"unit_size":{unit},"num_chunks":1}},"ops":[\n'
         found.append(head + ",\n".join(_operation(one, place) for one in repeated) + '\n],"end":true}')
@@ -106,7 +108,9 @@ def _operation(op: Any, where: str) -> str:
         if named_by:
             rows = [_buffer(row, named_by, where) for row in field_of(op, key, list, where)]
             parts.append(f',"{key}":[{",".join(rows)}]')
-    lists = {key: numbers_of(op, key, where, 0, 2**62) for key in fields[2:] if key}
+    lists = {key: numbers_of(op, key, where, 0, _MOST) for key in fields[2:] if key}
+    if any(len(found) > _MOST_IDS for found in lists.values()):
+        raise PlanError(f"{where}: a list has more than {_MOST_IDS} numbers")
     if "channel_ids" in lists:
         parts.append(f',"channel_ids":[{",".join(map(str, lists["channel_ids"]))}]')
     if name in _TYPED:
@@ -124,7 +128,7 @@ def _buffer(value: Any, named_by: str, where: str) -> str:
         return '{"buffer_id":0,"index":0,"size":1}'
     place = [f'"{key}":{number_of(value, key, where, low, high)}' for key, low, high in _PLACE]
     if named_by != "type":
-        return f'{{"{named_by}":{number_of(value, named_by, where)},{",".join(place)}}}'
+        return f'{{"{named_by}":{number_of(value, named_by, where, 0, _MOST)},{",".join(place)}}}'
     kind = field_of(value, "type", str, where)
     if kind not in ("i", "o", "s"):
         raise PlanError(f"{where}: a buffer must be i, o or s, got {kind[:40]!r}")
@@ -136,12 +140,13 @@ _PLACE = (("index", 0, 2**31 - 1), ("size", 1, 2**20))
 
 def _hints(op: Any, where: str) -> list[str]:
     """What the schedule says about a step: its message, start, rate and links; only flowccl's own files do."""
-    parts = [f',"{key}":{number_of(op, key, where)}' for key in ("message", "start_ps") if key in op]
+    parts = [f',"{key}":{number_of(op, key, where, 0, _MOST)}' for key in ("message", "start_ps") if key in op]
     rate = op.get("GBps", 0.0)
     if type(rate) not in (int, float) or not 0 <= rate < 1e9:
         raise PlanError(f"{where}: GBps must be a number of at least 0, got {str(rate)[:40]!r}")
     if rate:
         parts.append(f',"GBps":{max(rate, 1e-6):.15g}')
     if "links" in op:
-        parts.append(f',"links":[{",".join(map(str, numbers_of(op, "links", where, 0, 2**31)))}]')
+        links = numbers_of(op, "links", where, 0, 2**31)[:_MOST_IDS]
+        parts.append(f',"links":[{",".join(map(str, links))}]')
     return [*parts, ',"leaves":true'] if op.get("leaves") is True else parts

@@ -121,15 +121,16 @@ def _number(data: U8, at: int, out: I64) -> int:
 def _decimal(data: U8, at: int, out: F64) -> int:
     """Read a number of few digits, such as 12.5 or 1.5e-05, into `out[0]`; return the place after it."""
     begin, value, digits, behind = at, 0, 0, -1
-    while at < len(data) and (48 <= data[at] <= 57 or (data[at] == 46 and behind < 0)):
+    while at < len(data) and at - begin < 32 and (48 <= data[at] <= 57 or (data[at] == 46 and behind < 0)):
         if data[at] == 46:
             behind = 0
         else:
-            value, digits = 10 * value + (int(data[at]) - 48), digits + 1
+            value = 10 * value + (int(data[at]) - 48)
+            digits += 1 if value else 0
             behind += 1 if behind >= 0 else 0
         at += 1
     is_padded = data[begin] == 48 and at > begin + 1 and data[begin + 1] != 46
-    if digits == 0 or digits > _MOST_DIGITS or behind == 0 or is_padded:
+    if at == begin or digits > _MOST_DIGITS or behind == 0 or is_padded or data[begin] == 46:
         return _FAILED
     power = -max(behind, 0)
     if at + 1 < len(data) and data[at] == 101:

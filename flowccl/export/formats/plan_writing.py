@@ -44,13 +44,6 @@ class WrittenBlocks:
         """Return how many members a table of each threadblock has."""
         return np.diff(self.table_ptr)[table::5]
 
-    def of(self, table: int) -> tuple[I64, I64]:
-        """Return (threadblock, member) of all rows of a table."""
-        size = self.sizes(table)
-        low = self.table_ptr[:-1][table::5]
-        row = np.repeat(low - (np.cumsum(size) - size), size) + np.arange(size.sum())
-        return np.repeat(np.arange(len(size)), size), self.member[row]
-
 
 def written_blocks(
     schedule: Schedule,

@@ -146,7 +146,7 @@ class _PlanReader:
         if found is None:
             if len(self.units) > 1:
                 raise PlanError(f"pipelines with different units are not supported, got {sorted(self.units)}")
-            again = scanned("\n".join([*self.texts, ""]).encode())
+            again = scanned(("\n".join(self.texts) + "\n").encode())
             assert again is not None
             found = again[1]
         self.program.unit_bytes = found.unit_bytes

@@ -2,16 +2,15 @@
 
 from collections import Counter, defaultdict
 
-from flowccl.export.lowering.drafts import GpuDrafts, Lane
+from flowccl.export.lowering.drafts import GpuSteps, Lane, LoweringStrategy, Splits
 from flowccl.export.lowering.moves import Move
-from flowccl.export.lowering.threadblocks import LoweringStrategy, Splits
 from flowccl.runtimes.limits import Excess, RuntimeLimits
 
 MOST_PEERS = 32  # sending threadblocks of one channel; more peers use further channels
 
 
 def assign_channels(
-    gpu_drafts: list[GpuDrafts], strategy: LoweringStrategy, needed: dict[tuple[int, int, int], int], splits: Splits
+    gpu_drafts: list[GpuSteps], strategy: LoweringStrategy, needed: dict[tuple[int, int, int], int], splits: Splits
 ) -> None:
     """Assign a channel to every step: the same at both ends; connections are spread over channels as `splits` says.
 
@@ -57,7 +56,7 @@ def count_moves(moves: list[Move], instances: int) -> dict[int, tuple[int, int]]
     return {rank: (sends[rank] * instances, receives[rank] * instances) for rank in sends | receives}
 
 
-def count_drafts(gpu_drafts: list[GpuDrafts]) -> dict[int, tuple[int, int]]:
+def count_drafts(gpu_drafts: list[GpuSteps]) -> dict[int, tuple[int, int]]:
     """Return the sends of every GPU after lowering, and its receives, reductions and copies."""
     kinds = {gpu.rank: Counter(draft.kind for draft in gpu.drafts) for gpu in gpu_drafts}
     return {rank: (count["s"], sum(count[kind] for kind in ("r", "rrc", "re", "cpy"))) for rank, count in kinds.items()}
@@ -82,7 +81,7 @@ def too_many_steps(
     return [one for one in excess if one.need > one.most]
 
 
-def least_splits(gpu_drafts: list[GpuDrafts], limits: RuntimeLimits) -> Splits:
+def least_splits(gpu_drafts: list[GpuSteps], limits: RuntimeLimits) -> Splits:
     """Return the number of channels that the sends of each connection need at least."""
     sends = Counter((draft.rank, *draft.lane[1:]) for gpu in gpu_drafts for draft in gpu.drafts if draft.kind == "s")
     least = {connection: -(-count // limits.steps) for connection, count in sends.items()}

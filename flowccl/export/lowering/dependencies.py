@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import pointers
+from flowccl.arrays import members, pointers
 from flowccl.errors import InputError
 from flowccl.export.lowering.actions import END, FLUSH, LATE, MASK, POST, SIGNAL, WAIT, WORK, Actions, Pairs, Ranges
 from flowccl.export.lowering.build import Built
@@ -56,7 +56,7 @@ def in_order(built: Built, gpus: int, *, overwrites: bool) -> Ordered:
     ordered = Actions(*(column[place] for column in ordered))
     new = np.empty(len(place), dtype=np.int64)
     new[place] = np.arange(len(place))
-    number = np.arange(len(release)) - np.repeat(np.cumsum(semaphores) - semaphores, semaphores)
+    number = members(semaphores)[1]
     takes, gives = np.argsort(new[acquire], kind="stable"), np.argsort(new[release], kind="stable")
     gives_ptr = pointers(np.bincount(new[release], minlength=len(place)))
     key = ordered.rank * blocks + ordered.block

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from flowccl.errors import InputError
 from flowccl.export.lowering.buffers import BufferLayout, BufferSlot
-from flowccl.export.lowering.drafts import Draft, GpuDrafts, Lane
+from flowccl.export.lowering.drafts import Draft, GpuSteps, Lane
 from flowccl.export.lowering.merge import merge_contiguous
 from flowccl.export.lowering.moves import Event, Move
 from flowccl.runtimes.limits import RuntimeLimits
@@ -13,12 +13,12 @@ from flowccl.runtimes.limits import RuntimeLimits
 
 def lower(
     layout: BufferLayout, moves: list[Move], events: list[Event], limits: RuntimeLimits, *, by_route: bool, merge: bool
-) -> list[GpuDrafts]:
+) -> list[GpuSteps]:
     """Return the steps of every GPU, for all instances; with `by_route`, each route between two GPUs has its own lane.
 
     Chunks of one message become one step if their slots are adjacent; with `merge`, other adjacent chunks do too.
     """
-    gpu_drafts = [GpuDrafts(rank) for rank in range(layout.demand.num_gpus)]
+    gpu_drafts = [GpuSteps(rank) for rank in range(layout.demand.num_gpus)]
     used = [0] * len(gpu_drafts)
     for instance in range(layout.instances):
         lowering = _Lowering(layout, moves, events, limits, by_route, instance, used)

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import pointers
+from flowccl.arrays import members, pointers
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Demand
 from flowccl.export.lowering.actions import FLUSH, MASK, POST, SEND, WAIT, WORK, Actions, Channels, Ranges
@@ -57,8 +57,8 @@ class Orbits:
         """The messages that GPU 0 sends: the images of those of its data, whose numbers and times they have."""
         one, group = self.compact.one, self.compact.group
         size = np.diff(one.routes.ptr)[one.route]
-        row = np.repeat(np.arange(len(one)), size)
-        hop = np.arange(len(row)) - np.repeat(np.cumsum(size) - size, size) + one.routes.ptr[:-1][one.route][row]
+        row, hop = members(size)
+        hop += one.routes.ptr[:-1][one.route][row]
         links = group.moved_links(one.routes.link[hop], group.difference(np.zeros(len(one), np.int32), self._root)[row])
         routes, route = Routes(pointers(size), links).distinct()
         return replace(one, demand=self.demand, chunk=self.chunks.leaves.astype(np.int32), routes=routes, route=route)
@@ -206,9 +206,8 @@ class Orbits:
         old, actions, group = built.ranges, built.actions, self.compact.group
         to = np.zeros(len(old.source), dtype=np.int64)
         sends = np.flatnonzero((actions.kind == SEND) | (actions.kind == POST))
-        size = (actions.range_high - actions.range_low)[sends]
-        row = np.repeat(actions.range_low[sends] - (np.cumsum(size) - size), size) + np.arange(size.sum())
-        to[row] = np.repeat(actions.peer[sends], size)
+        owner, number = members((actions.range_high - actions.range_low)[sends])
+        to[actions.range_low[sends[owner]] + number] = actions.peer[sends[owner]]
         by = ranks[:, None]
         source, target = self._moved(old.source, by, layout), self._moved(old.target, by, layout)
         far = self._moved(old.target, group.image(to[None, :], by).astype(np.int64), layout)

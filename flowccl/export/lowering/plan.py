@@ -13,16 +13,10 @@ from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.export.lowering.buffers import BufferLayout, layout_of
 from flowccl.export.lowering.channels import assign_channels, count_drafts, count_moves, least_splits, too_many_steps
-from flowccl.export.lowering.drafts import GpuDrafts
+from flowccl.export.lowering.drafts import Connection, GpuSteps, LoweringStrategy, Splits
 from flowccl.export.lowering.lower import lower
 from flowccl.export.lowering.moves import Event, Move, channels_needed, moves_of, order_events
-from flowccl.export.lowering.threadblocks import (
-    Connection,
-    LoweringStrategy,
-    Splits,
-    Threadblock,
-    make_blocks,
-)
+from flowccl.export.lowering.threadblocks import make_blocks
 from flowccl.runtimes.limits import FIFO, Excess, RuntimeLimits, check_collective, check_protocol
 from flowccl.schedule.schedule import Schedule
 
@@ -31,28 +25,11 @@ _CROWDED = ("channels", "threadblocks per gpu", "threadblock to wait for")
 
 
 @dataclass(frozen=True, slots=True)
-class GpuPlan:
-    """The part of one GPU: the numbers of chunks of its input, output and scratch buffers, and its threadblocks."""
-
-    rank: int
-    input: int
-    output: int
-    scratch: int
-    blocks: tuple[Threadblock, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ExecutionPlan:
-    """The parts of all GPUs, for one buffer layout and one protocol."""
+    """The threadblocks of all GPUs, for one buffer layout."""
 
     layout: BufferLayout
-    protocol: str
-    gpus: tuple[GpuPlan, ...]
-
-    @property
-    def chunks(self) -> int:
-        """Number of chunks of the whole buffer: the larger of input and output."""
-        return self.layout.chunks
+    gpus: list[GpuSteps]
 
     @property
     def channels(self) -> int:
@@ -92,7 +69,7 @@ def make_plan(
     moves = _moves(schedule, limits)
     needed = channels_needed(moves, FIFO[protocol])
     events: dict[bool, list[Event]] = {}
-    lowered: dict[tuple[bool, bool], list[GpuDrafts]] = {}
+    lowered: dict[tuple[bool, bool], list[GpuSteps]] = {}
     least: list[Excess] = []
     counted = count_moves(moves, layout.instances)
     for strategy in _strategies(limits):
@@ -106,7 +83,8 @@ def make_plan(
             )
         excess = excess or too_many_steps(count_drafts(lowered[key]), strategy, limits)
         if not excess:
-            plan, excess = _split(ExecutionPlan(layout, protocol, ()), lowered[key], strategy, needed, limits)
+            plan = ExecutionPlan(layout, lowered[key])
+            excess = _split(plan, strategy, needed, limits)
         if not excess:
             return plan
         if not least or _badness(excess) < _badness(least):
@@ -148,36 +126,24 @@ def _check_peers(schedule: Schedule, layout: BufferLayout, limits: RuntimeLimits
 
 
 def _split(
-    empty: ExecutionPlan,
-    gpu_drafts: list[GpuDrafts],
-    strategy: LoweringStrategy,
-    needed: dict[tuple[int, int, int], int],
-    limits: RuntimeLimits,
-) -> tuple[ExecutionPlan, list[Excess]]:
-    """Return the plan of a strategy, and the limits that it exceeds.
+    plan: ExecutionPlan, strategy: LoweringStrategy, needed: dict[tuple[int, int, int], int], limits: RuntimeLimits
+) -> list[Excess]:
+    """Make the threadblocks of a strategy; return the limits that they exceed.
 
     Connections whose threadblock has too many steps are spread over more channels until all fit, or until there are too
     many channels or threadblocks.
     """
-    splits: Splits = least_splits(gpu_drafts, limits)
+    splits: Splits = least_splits(plan.gpus, limits)
     while True:
-        assign_channels(gpu_drafts, strategy, needed, splits)
-        gpus = [
-            GpuPlan(
-                drafts.rank,
-                *empty.layout.counts(drafts.rank),
-                drafts.scratch,
-                make_blocks(drafts, strategy, splits),
-            )
-            for drafts in gpu_drafts
-        ]
-        plan = replace(empty, gpus=tuple(gpus))
+        assign_channels(plan.gpus, strategy, needed, splits)
+        for gpu in plan.gpus:
+            make_blocks(gpu, strategy, splits)
         excess = exceeded_limits(plan, limits)
         if not any(e.limit == "steps per threadblock" for e in excess) or any(e.limit in _CROWDED for e in excess):
-            return plan, excess
+            return excess
         more = _more_splits(plan, splits, limits)
         if more == splits:
-            return plan, excess
+            return excess
         splits = more
 
 
@@ -189,7 +155,7 @@ def _more_splits(plan: ExecutionPlan, splits: Splits, limits: RuntimeLimits) -> 
     factor: dict[Connection, float] = {}
     for gpu in plan.gpus:
         for block in gpu.blocks:
-            filled = num_steps(block) / limits.steps
+            filled = block.num_steps / limits.steps
             for connection in block.connections:
                 number[connection] += 1
                 ends[connection] = 2 if connection[1] >= 0 else 1
@@ -216,11 +182,6 @@ def _strategies(limits: RuntimeLimits) -> list[LoweringStrategy]:
     ]
 
 
-def num_steps(block: Threadblock) -> int:
-    """Return the number of steps in the file, with the nops for further waits."""
-    return sum(max(1, len(step.waits)) for step in block.steps)
-
-
 def exceeded_limits(plan: ExecutionPlan, limits: RuntimeLimits) -> list[Excess]:
     """Return every limit that the plan exceeds, each at its worst place."""
     found: dict[str, Excess] = {}
@@ -232,12 +193,12 @@ def exceeded_limits(plan: ExecutionPlan, limits: RuntimeLimits) -> list[Excess]:
     most("channels", plan.channels, limits.channels, "")
     for gpu in plan.gpus:
         where = f"gpu {gpu.rank}"
-        steps = [num_steps(block) for block in gpu.blocks]
+        steps = [block.num_steps for block in gpu.blocks]
         blocks = max(len(gpu.blocks), -(-sum(steps) // limits.steps))  # spreading steps over blocks never makes fewer
         most("threadblocks per gpu", blocks, limits.blocks, where)
         nodes = 1 + len(plan.gpus) + len(gpu.blocks) + sum(steps)
         most("XML nodes", nodes, limits.nodes, where)
-        most("chunks of a buffer", max(gpu.input, gpu.output, gpu.scratch), limits.index, where)
+        most("chunks of a buffer", max(*plan.layout.counts(gpu.rank), gpu.scratch), limits.index, where)
         sends = Counter(block.channel for block in gpu.blocks if block.send >= 0)
         receives = Counter(block.channel for block in gpu.blocks if block.recv >= 0)
         for direction, counted in (("send", sends), ("receive", receives)):

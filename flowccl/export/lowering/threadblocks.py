@@ -1,108 +1,37 @@
 """From steps to threadblocks: assign connections to threadblocks, and find the dependencies of steps."""
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.export.lowering.buffers import BufferSlot
-from flowccl.export.lowering.drafts import Draft, GpuDrafts
-
-Connection = tuple[int, int, int, int]
-"""(sender, receiver, route, instance), or (rank, -1, 0, instance) for the local copies of a rank."""
-
-Splits = dict[Connection, int]
-"""The number of channels over which the steps of a connection are spread; 1 if it is not named."""
+from flowccl.export.lowering.drafts import Draft, GpuSteps, LoweringStrategy, Splits, Step, Threadblock
 
 
-@dataclass(frozen=True, slots=True)
-class LoweringStrategy:
-    """How steps become threadblocks.
-
-    `merge` adjacent chunks; `share` threadblocks between receives and sends; `fuse` a receive and the send after it
-    into one instruction; `ahead`: use enough channels for senders to run ahead of receivers as in the schedule.
-    """
-
-    merge: bool = False
-    share: bool = False
-    fuse: bool = False
-    ahead: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One instruction on `count` chunks from `src` to `dst`.
-
-    `waits` are (threadblock, step) of the same GPU; `awaited` is the number of steps that wait for this one. The `dst`
-    of a send and the `src` of a plain receive are on the peer. A fused step forwards the chunks that it stores.
-    """
-
-    kind: str
-    src: BufferSlot
-    dst: BufferSlot
-    count: int
-    waits: tuple[tuple[int, int], ...]
-    awaited: int
-
-
-@dataclass(frozen=True, slots=True)
-class Threadblock:
-    """A threadblock with at most one peer to send to and one to receive from, on one channel; -1 means none."""
-
-    send: int
-    recv: int
-    channel: int
-    steps: tuple[Step, ...]
-    connections: tuple[Connection, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """A threadblock under construction."""
-
-    send: int
-    recv: int
-    channel: int
-    drafts: list[Draft]
-
-
-def make_blocks(gpu: GpuDrafts, strategy: LoweringStrategy, splits: Splits) -> tuple[Threadblock, ...]:
-    """Return the threadblocks of one GPU, with the dependencies of their steps."""
+def make_blocks(gpu: GpuSteps, strategy: LoweringStrategy, splits: Splits) -> None:
+    """Make the threadblocks of one GPU, with the dependencies of their steps."""
     gpu.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
-    groups = _groups(gpu, strategy, splits)
+    gpu.blocks = _groups(gpu, strategy, splits)
     writer = _last_writers(gpu) if strategy.share else {}
     if strategy.share:
-        groups = _shared(groups, writer)
+        gpu.blocks = _shared(gpu.blocks, writer)
     where: dict[int, tuple[int, int]] = {}
     rows: list[list[tuple[Draft, Draft | None]]] = []
-    for number, group in enumerate(groups):
-        group.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
-        rows.append(_fused(group.drafts, writer) if strategy.fuse else [(draft, None) for draft in group.drafts])
+    for number, block in enumerate(gpu.blocks):
+        block.drafts.sort(key=lambda draft: (draft.at, draft.lane[3]))
+        rows.append(_fused(block.drafts, writer) if strategy.fuse else [(draft, None) for draft in block.drafts])
         for index, (draft, sent) in enumerate(rows[-1]):
             where[id(draft)] = number, index
             if sent is not None:
                 where[id(sent)] = number, index
     waits = _waits(gpu.drafts, where)
     awaited = Counter(target for targets in waits.values() for target in targets)
-    return tuple(
-        Threadblock(
-            group.send,
-            group.recv,
-            group.channel,
-            tuple(
-                _step(draft, sent, waits.get((number, index), ()), awaited[number, index])
-                for index, (draft, sent) in enumerate(rows[number])
-            ),
-            tuple(dict.fromkeys(_connection(gpu.rank, draft) for draft in group.drafts)),
-        )
-        for number, group in enumerate(groups)
-    )
-
-
-def _connection(rank: int, draft: Draft) -> Connection:
-    lane = draft.lane
-    return (lane[1], rank, *lane[2:]) if lane[0] == "recv" else (rank, *lane[1:])
+    for number, block in enumerate(gpu.blocks):
+        block.steps = [
+            _step(draft, sent, waits.get((number, index), ()), awaited[number, index])
+            for index, (draft, sent) in enumerate(rows[number])
+        ]
 
 
 def _step(draft: Draft, sent: Draft | None, waits: tuple[tuple[int, int], ...], awaited: int) -> Step:
@@ -110,9 +39,9 @@ def _step(draft: Draft, sent: Draft | None, waits: tuple[tuple[int, int], ...], 
     return Step(kind, draft.src, draft.dst, draft.count, waits, awaited)
 
 
-def _groups(gpu: GpuDrafts, strategy: LoweringStrategy, splits: Splits) -> list[_Group]:
+def _groups(gpu: GpuSteps, strategy: LoweringStrategy, splits: Splits) -> list[Threadblock]:
     """Return one threadblock per connection, direction and channel; copies get one or more per instance, or for all."""
-    groups: dict[tuple[str, int, int], _Group] = {}
+    groups: dict[tuple[str, int, int], Threadblock] = {}
     total = Counter(draft.lane[3] for draft in gpu.drafts if draft.lane[0] == "copy")
     copies: Counter[int] = Counter()
     for draft in gpu.drafts:
@@ -126,12 +55,12 @@ def _groups(gpu: GpuDrafts, strategy: LoweringStrategy, splits: Splits) -> list[
         group = groups.get(key)
         if group is None:
             send, recv = (peer if direction == "send" else -1), (peer if direction == "recv" else -1)
-            group = groups[key] = _Group(send, recv, channel, [])
+            group = groups[key] = Threadblock(send, recv, channel, [])
         group.drafts.append(draft)
     return list(groups.values())
 
 
-def _last_writers(gpu: GpuDrafts) -> dict[int, Draft]:
+def _last_writers(gpu: GpuSteps) -> dict[int, Draft]:
     """Return, for every send of exactly the data that one step wrote, that step."""
     writer: dict[BufferSlot, Draft] = {}
     result = {}
@@ -146,7 +75,7 @@ def _last_writers(gpu: GpuDrafts) -> dict[int, Draft]:
     return result
 
 
-def _shared(groups: list[_Group], writer: dict[int, Draft]) -> list[_Group]:
+def _shared(groups: list[Threadblock], writer: dict[int, Draft]) -> list[Threadblock]:
     """Pair receives and sends of a channel in common threadblocks, those that forward the most chunks first."""
     receives = {id(draft): group for group in groups if group.recv >= 0 for draft in group.drafts}
     forwarded: Counter[tuple[int, int]] = Counter()
@@ -172,7 +101,7 @@ def _shared(groups: list[_Group], writer: dict[int, Draft]) -> list[_Group]:
             continue
         if i in partner:
             other = groups[partner[i]]
-            result.append(_Group(other.send, group.recv, group.channel, group.drafts + other.drafts))
+            result.append(Threadblock(other.send, group.recv, group.channel, group.drafts + other.drafts))
         else:
             result.append(group)
     return result

@@ -1,12 +1,13 @@
 """Actions that no message of the schedule stands for: copies of own data, the end of a call."""
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import pointers
+from flowccl.arrays import members, pointers
 from flowccl.export.lowering.actions import (
     END,
     FLUSH,
@@ -34,24 +35,8 @@ from flowccl.schedule.schedule import Schedule
 I64 = NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class _Extra:
-    """Actions to be added: (kind, rank, block, time, tie, once), what each moves, and its channels."""
-
-    heads: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
-    ranges: list[tuple[int, int, int] | None] = field(default_factory=list)
-    ids: list[list[int]] = field(default_factory=list)
-
-    def add(
-        self,
-        head: tuple[int, int, int, int, int, int],
-        moved: tuple[int, int, int] | None = None,
-        ids: list[int] | None = None,
-    ) -> None:
-        """Add an action that moves (source, target, number of slots), if anything."""
-        self.heads.append(head)
-        self.ranges.append(moved)
-        self.ids.append(ids or [])
+_Extra = tuple[tuple[int, int, int, int, int, int], tuple[int, int, int] | None, list[int]]
+"""An action to be added: (kind, rank, block, time, tie, once), what it moves (source, target, slots), its channels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,32 +58,27 @@ class Unscheduled:
         self, actions: Actions, ranges: Ranges, ids: I64, memory: Channels, messages: Messages
     ) -> tuple[Actions, Ranges, I64, Channels]:
         """Return all actions, ranges, ids of channels, and channels between threadblocks."""
-        rows = _Extra()
+        rows: list[_Extra] = []
         if self.layout.inplace and (self.layout.collective == "alltoall" or self.layout.is_one_shot):
-            self._final_copies(rows, messages)
-        self._own_copies(rows, actions, ranges)
+            rows += self._final_copies(messages)
+        rows += self._own_copies(actions, ranges)
         if self.execution.packets:
-            memory = self._leave(rows, messages)
-        self._flush(rows, actions, ids)
-        if not rows.heads:
+            memory, leave = self._leave(messages)
+            rows += leave
+        rows += _flushes(actions, ids)
+        if not rows:
             return actions, ranges, ids, memory
-        head = np.array(rows.heads, dtype=np.int64)
-        moved = np.array([row for row in rows.ranges if row is not None], dtype=np.int64).reshape(-1, 3)
-        low = pointers([int(row is not None) for row in rows.ranges]) + len(ranges.source)
-        channel = pointers([len(row) for row in rows.ids]) + len(ids)
+        head = np.array([row[0] for row in rows], dtype=np.int64)
+        moved = np.array([row[1] for row in rows if row[1] is not None], dtype=np.int64).reshape(-1, 3)
+        low = pointers([int(row[1] is not None) for row in rows]) + len(ranges.source)
+        channel = pointers([len(row[2]) for row in rows]) + len(ids)
         none, zero = np.full(len(head), -1), np.zeros(len(moved), dtype=np.int64)
         more = [*head.T[:5], none, none, head[:, 5], low[:-1], low[1:], channel[:-1], channel[1:]]
-        whole = Ranges(
-            np.append(ranges.source, moved[:, 0]),
-            np.append(ranges.target, moved[:, 1]),
-            np.append(ranges.slots, moved[:, 2]),
-            np.append(ranges.added_low, zero),
-            np.append(ranges.added_high, zero),
-            ranges.added,
-        )
-        numbers = np.array([number for row in rows.ids for number in row], dtype=np.int64)
+        columns = zip(ranges[:5], (*moved.T, zero, zero), strict=True)
+        whole = Ranges(*[np.append(column, new) for column, new in columns], *[ranges.added])
+        numbers = np.array([number for row in rows for number in row[2]], dtype=np.int64)
         return (
-            Actions(*[np.append(column, rows) for column, rows in zip(actions, more, strict=True)]),
+            Actions(*[np.append(column, new) for column, new in zip(actions, more, strict=True)]),
             whole,
             np.append(ids, numbers),
             memory,
@@ -114,7 +94,7 @@ class Unscheduled:
         np.maximum.at(last, (actions.rank, actions.block), until)
         return last
 
-    def _own_copies(self, rows: _Extra, actions: Actions, ranges: Ranges) -> None:
+    def _own_copies(self, actions: Actions, ranges: Ranges) -> Iterator[_Extra]:
         """Copy the own data of each GPU to its output, on the threadblocks that are free first."""
         execution, count = self.execution, self.layout.demand.pieces * self.execution.slots
         wanted = [(rank, *row) for rank in range(self.gpus) for row in self.layout.own_copies(rank, 0)]
@@ -134,9 +114,9 @@ class Unscheduled:
             for k, block in enumerate(free):
                 low, high = k * count // len(free), (k + 1) * count // len(free)
                 head = WORK, rank, block, int(busy[rank, block]), 0, 1
-                rows.add(head, (first + low, to + low, high - low))
+                yield head, (first + low, to + low, high - low), []
 
-    def _final_copies(self, rows: _Extra, messages: Messages) -> None:
+    def _final_copies(self, messages: Messages) -> Iterator[_Extra]:
         """Copy chunks that stayed in scratch, because others were still to be sent from there, to the output."""
         demand, width, slots = self.schedule.demand, self.execution.width, self.execution.slots
         wanted = set(zip(demand.destination_rank.tolist(), demand.destination_chunk.tolist(), strict=True))
@@ -154,51 +134,41 @@ class Unscheduled:
             each = slots // width
             for part in range(width):
                 block = number % self.execution.groups * width + part
-                rows.add((WORK, rank, block, END - 1, -1, 0), (source + part * each, target + part * each, each))
+                yield (WORK, rank, block, END - 1, -1, 0), (source + part * each, target + part * each, each), []
 
-    def _leave(self, rows: _Extra, messages: Messages) -> Channels:
+    def _leave(self, messages: Messages) -> tuple[Channels, list[_Extra]]:
         """At the end of a call with packets, tell all senders that their packets are read, and wait for all receivers.
 
-        The next call writes packets to the same places. Return the channels.
+        The next call writes packets to the same places. Return the channels, and the actions.
         """
         pairs = set(zip(messages.src.tolist(), messages.end[messages.end_ptr[:-1]].tolist(), strict=True))
-        peers: dict[int, list[int]] = defaultdict(list)
+        peers: dict[int, dict[int, int]] = defaultdict(dict)  # of each GPU: the threadblock for each of its peers
         for a, b in sorted({tuple(sorted(pair)) for pair in pairs}):
-            peers[a].append(b)
-            peers[b].append(a)
+            peers[a][b], peers[b][a] = len(peers[a]) // CHANNELS_PER_BLOCK, len(peers[b]) // CHANNELS_PER_BLOCK
         numbers: dict[tuple[int, int], int] = {}
-        ends: list[tuple[int, int, int, int]] = []
-
-        def block(rank: int, peer: int) -> int:
-            return peers[rank].index(peer) // CHANNELS_PER_BLOCK
-
-        def channel(rank: int, peer: int) -> int:
-            a, b = min(rank, peer), max(rank, peer)
-            if (a, b) not in numbers:
-                numbers[a, b] = len(ends)
-                ends.append((a, block(a, b), b, block(b, a)))
-            return numbers[a, b]
-
+        rows: list[_Extra] = []
         for rank, found in sorted(peers.items()):
-            for number in range(-(-len(found) // CHANNELS_PER_BLOCK)):
-                own = [peer for peer in found if block(rank, peer) == number]
-                opened = {peer: channel(rank, peer) for peer in own}
-                tells = [n for peer, n in opened.items() if (peer, rank) in pairs]
-                hears = [n for peer, n in opened.items() if (rank, peer) in pairs]
+            opened = {peer: numbers.setdefault((min(rank, peer), max(rank, peer)), len(numbers)) for peer in found}
+            for number in range(1 + max(found.values())):
+                own = [peer for peer, block in found.items() if block == number]
+                tells = [opened[peer] for peer in own if (peer, rank) in pairs]
+                hears = [opened[peer] for peer in own if (rank, peer) in pairs]
                 for kind, late, used in ((SIGNAL, 0, tells), (WAIT, 1, hears)):
                     if used:
-                        rows.add((kind, rank, number, END + late, -1, 0), None, used)
-        return Channels(np.array(ends, dtype=np.int64).reshape(-1, 4), np.zeros(2 * len(ends), dtype=np.bool_))
+                        rows.append(((kind, rank, number, END + late, -1, 0), None, used))
+        ends = np.array([(a, peers[a][b], b, peers[b][a]) for a, b in numbers], dtype=np.int64).reshape(-1, 4)
+        return Channels(ends, np.zeros(2 * len(ends), dtype=np.bool_)), rows
 
-    def _flush(self, rows: _Extra, actions: Actions, ids: I64) -> None:
-        """Let those that post wait until the NIC has read all data, before the call ends."""
-        used: dict[tuple[int, int], dict[int, None]] = defaultdict(dict)
-        posts = np.flatnonzero(actions.kind == POST)
-        columns = actions.rank[posts], actions.block[posts], ids[actions.channel_low[posts]]
-        for rank, block, number in zip(*(column.tolist() for column in columns), strict=True):
-            used[rank, block][number] = None
-        for (rank, block), channels in used.items():
-            rows.add((FLUSH, rank, block, END - 1, -1, 1), None, list(channels))
+
+def _flushes(actions: Actions, ids: I64) -> Iterator[_Extra]:
+    """Let those that post wait until the NIC has read all data, before the call ends."""
+    used: dict[tuple[int, int], dict[int, None]] = defaultdict(dict)
+    posts = np.flatnonzero(actions.kind == POST)
+    columns = actions.rank[posts], actions.block[posts], ids[actions.channel_low[posts]]
+    for rank, block, number in zip(*(column.tolist() for column in columns), strict=True):
+        used[rank, block][number] = None
+    for (rank, block), channels in used.items():
+        yield (FLUSH, rank, block, END - 1, -1, 1), None, list(channels)
 
 
 def _first_slot(slot: BufferSlot, width: int) -> int:
@@ -209,7 +179,6 @@ def _first_slot(slot: BufferSlot, width: int) -> int:
 def _written(actions: Actions, ranges: Ranges) -> set[tuple[int, int]]:
     """The first slot of each range that GPUs pack into, or write through a switch."""
     chosen = np.flatnonzero(np.isin(actions.kind, (PACK, STORE, LOAD)))
-    size = (actions.range_high - actions.range_low)[chosen]
-    row = np.repeat(actions.range_low[chosen] - (np.cumsum(size) - size), size) + np.arange(size.sum())
-    ranks = np.repeat(actions.rank[chosen], size)
-    return set(zip(ranks.tolist(), ranges.target[row].tolist(), strict=True))
+    owner, number = members((actions.range_high - actions.range_low)[chosen])
+    row = actions.range_low[chosen[owner]] + number
+    return set(zip(actions.rank[chosen[owner]].tolist(), ranges.target[row].tolist(), strict=True))

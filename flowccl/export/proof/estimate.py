@@ -28,7 +28,14 @@ from flowccl.arrays import pointers
 from flowccl.errors import InputError
 from flowccl.export.proof.loops import unrolled
 from flowccl.export.proof.network import SimulatedNetwork, SimulatedRoute
-from flowccl.export.proof.precedence import Edges, PrecedenceGraph, in_threadblocks, tokens_of
+from flowccl.export.proof.precedence import (
+    Edges,
+    PrecedenceGraph,
+    in_threadblocks,
+    named_waits,
+    tokens_of,
+    waits_of_tokens,
+)
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.export.proof.steps import Bool, OneGpu, StepArrays, distinct, table_of
 from flowccl.runtimes.profiles import RuntimeProfile
@@ -141,29 +148,13 @@ class _Simulation:
     def _edges(self) -> tuple[Edges, Bool, I64]:
         """Return (step, step that waits for it), whether that is through a connection, and through which one."""
         table, tokens = self.table, tokens_of(self.table)
-        rows: list[Edges] = [in_threadblocks(table.thread), self._named()]
-        depth = self.program.depth
-        if depth is not None:
-            space = np.clip(np.minimum(np.diff(tokens.take_ptr), np.diff(tokens.put_ptr) - depth), 0, None)
-            key = np.repeat(np.arange(len(space)), space)
-            number = np.arange(len(key)) - np.repeat(np.cumsum(space) - space, space)
-            rows.append((tokens.take[tokens.take_ptr[key] + number], tokens.put[tokens.put_ptr[key] + number + depth]))
+        of_tokens, *space = waits_of_tokens(tokens, np.arange(len(table) + 1), self.program.depth)
+        rows: list[Edges] = [in_threadblocks(table.thread), named_waits(self.program)[0], *space]
         plain = sum(len(one) for one, _ in rows)
-        rows.append((tokens.put[tokens.at_put], tokens.take[tokens.at_take]))
+        rows.append(of_tokens)
         edges = np.concatenate([a for a, _ in rows]), np.concatenate([b for _, b in rows])
         is_token = np.arange(len(edges[0])) >= plain
         return edges, is_token, np.concatenate((np.full(plain, -1), tokens.of_matched))
-
-    def _named(self) -> Edges:
-        """Return the steps that others wait for by name, and those that wait."""
-        none = np.zeros(0, dtype=np.int64)
-        if not self.program.has_dependencies:
-            return none, none
-        operations = self.program.operations
-        place = {(o.rank, o.block, o.index): n for n, o in enumerate(operations)}
-        found = [(place[o.rank, block, index], n) for n, o in enumerate(operations) for block, index in o.after]
-        rows = np.array(found, dtype=np.int64).reshape(-1, 2)
-        return rows[:, 0], rows[:, 1]
 
     def _entries(self, graph: PrecedenceGraph) -> Bool:
         """Return the steps with which GPUs enter the call: they move no data, and nothing before them does."""

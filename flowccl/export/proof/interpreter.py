@@ -9,7 +9,7 @@ each other without a barrier (reentry.py). Programs with loops are proved as loo
 
 import numpy as np
 
-from flowccl.arrays import pointers
+from flowccl.arrays import members, pointers
 from flowccl.export.proof.contents import wrong_contents
 from flowccl.export.proof.loops import check_loops
 from flowccl.export.proof.precedence import (
@@ -18,6 +18,7 @@ from flowccl.export.proof.precedence import (
     Tokens,
     in_threadblocks,
     matched,
+    named_waits,
     tokens_of,
     waits_of_tokens,
 )
@@ -38,7 +39,8 @@ def interpret(program: RuntimeProgram) -> list[Finding]:
     table = table_of(program)
     _bounds(program, table, findings)
     findings += check_loops(program, table)[:MOST_FINDINGS]
-    waits = _resolve(program, table, findings)
+    waits, wrong = named_waits(program)
+    findings += wrong
     tokens = tokens_of(table)
     _unmatched(program, table, tokens, findings)
     findings += _deadlocks(program, table, waits, tokens)
@@ -80,28 +82,6 @@ def _bounds(program: RuntimeProgram, table: StepArrays, findings: list[Finding])
         owner, name, at = cell_of(int(cell[k]))
         words = f"{program.operations[int(step[k])]}: chunk {name}[{at}] of gpu {owner}"
         findings.append(Finding("bounds", f"{words}, whose buffer has {most[where[k], what[k]]} chunks"))
-
-
-def _resolve(program: RuntimeProgram, table: StepArrays, findings: list[Finding]) -> tuple[I64, I64]:
-    """Return (step that is waited for, step); all that are waited for must publish their completion."""
-    if not program.has_dependencies:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    operations = program.operations
-    place = {(o.rank, o.block, o.index): n for n, o in enumerate(operations)}
-    found = []
-    for n, operation in enumerate(operations):
-        for block, index in operation.after:
-            target = place.get((operation.rank, block, index))
-            if target is None:
-                words = f"{operation}: waits for threadblock {block} step {index}, which does not exist"
-                findings.append(Finding("dependency", words))
-                continue
-            named = operations[target]
-            if not named.is_published:
-                findings.append(Finding("hasdep", f"{operation}: waits for {named}, which does not publish (hasdep=0)"))
-            found.append((target, n))
-    rows = np.array(found, dtype=np.int64).reshape(-1, 2)
-    return rows[:, 0], rows[:, 1]
 
 
 def _unmatched(program: RuntimeProgram, table: StepArrays, tokens: Tokens, findings: list[Finding]) -> None:
@@ -194,13 +174,14 @@ def _ends(table: StepArrays, tokens: Tokens, a: I64, rows: I64) -> tuple[I64, I6
     sort = np.argsort(put, kind="stable")
     low, high = (np.searchsorted(put[sort], a[rows], side) for side in ("left", "right"))
     times = high - low
-    at = np.repeat(low, times) + np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+    owner, number = members(times)
+    at = low[owner] + number
     flushed = rows[table.flushed_by[a[rows]] >= 0]
     place = table.step_at()
     of = a[flushed]
     flush = [place[key] for key in zip(table.thread[of].tolist(), table.flushed_by[of].tolist(), strict=True)]
     end = np.concatenate((take[sort][at], np.array(flush, dtype=np.int64)))
-    return np.concatenate((np.repeat(rows, times), flushed)), end
+    return np.concatenate((rows[owner], flushed)), end
 
 
 def happens_before(table: StepArrays, graph: PrecedenceGraph, order: I64, a: I64, b: I64) -> Bool:

@@ -14,12 +14,12 @@ the order of repetitions, and inside each one in the order of the program with w
 steps before it. Second loops come last: they only wait, so nothing waits for them.
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
-from flowccl.arrays import pointers
+from flowccl.arrays import members, pointers
 from flowccl.export.proof.program import Finding, RuntimeProgram
 from flowccl.export.proof.steps import I64, StepArrays, owners
 from flowccl.schedule.timing import spread
@@ -112,8 +112,7 @@ def unrolled(program: RuntimeProgram, table: StepArrays, chunk_bytes: int) -> tu
     phase, _ = phases(table)
     parts = -(-chunk_bytes // program.unit_bytes)
     times = np.where((phase == LOOP) | (phase == LATE), parts, 1)
-    step = np.repeat(np.arange(len(table)), times)
-    part = np.arange(len(step)) - np.repeat(np.cumsum(times) - times, times)
+    step, part = members(times)
     order = np.lexsort((table.index[step], part, phase[step], table.thread[step]))
     step, part = step[order], part[order]
     is_part = times[step] > 1
@@ -131,29 +130,17 @@ def unrolled(program: RuntimeProgram, table: StepArrays, chunk_bytes: int) -> tu
     return found, size
 
 
+_OF_OTHERS = {"target", "source", "push", "pop", "by_proxy"}
+
+
 def _rows(table: StepArrays, step: I64) -> StepArrays:
     """Return some steps, in order, without the cells that they access."""
     columns: dict[str, Any] = {
-        name: getattr(table, name)[step]
-        for name in (
-            "rank",
-            "thread",
-            "index",
-            "name",
-            "size",
-            "sends_to",
-            "group",
-            "packets",
-            "lingers",
-            "flushed_by",
-            "start_ps",
-            "GBps",
-            "message",
-            "leaves",
-            "path",
-            "is_proxied",
-            "sources",
-        )
+        one.name: getattr(table, one.name)[step]
+        for one in fields(table)
+        if isinstance(getattr(table, one.name), np.ndarray)
+        and not one.name.endswith("_ptr")
+        and one.name not in _OF_OTHERS
     }
     lists: dict[str, Any] = {}
     for ptr, name in (("push_ptr", "push"), ("pop_ptr", "pop")):

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.arrays import pointers
+from flowccl.arrays import members, pointers
+from flowccl.export.proof.program import Finding, RuntimeProgram
 from flowccl.export.proof.steps import StepArrays, owners
 
 I64 = NDArray[np.int64]
@@ -54,6 +55,28 @@ def in_threadblocks(thread: I64) -> Edges:
     return order[:-1][same], order[1:][same]
 
 
+def named_waits(program: RuntimeProgram) -> tuple[Edges, list[Finding]]:
+    """Return (step, step that waits for it by its name), and which of them do not publish their completion."""
+    none = np.zeros(0, dtype=np.int64)
+    if not program.has_dependencies:
+        return (none, none), []
+    operations, found, findings = program.operations, list[tuple[int, int]](), list[Finding]()
+    place = {(o.rank, o.block, o.index): n for n, o in enumerate(operations)}
+    for n, operation in enumerate(operations):
+        for block, index in operation.after:
+            target = place.get((operation.rank, block, index))
+            if target is None:
+                words = f"{operation}: waits for threadblock {block} step {index}, which does not exist"
+                findings.append(Finding("dependency", words))
+                continue
+            named = operations[target]
+            if not named.is_published:
+                findings.append(Finding("hasdep", f"{operation}: waits for {named}, which does not publish (hasdep=0)"))
+            found.append((target, n))
+    rows = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return (rows[:, 0], rows[:, 1]), findings
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
     """The steps that put and take tokens, by connection; the n-th put matches the n-th take.
@@ -76,8 +99,7 @@ def tokens_of(table: StepArrays) -> Tokens:
     put_ptr, put = _by_connection(table.push, table.push_ptr, count)
     take_ptr, take = _by_connection(table.pop, table.pop_ptr, count)
     both = np.minimum(np.diff(put_ptr), np.diff(take_ptr))
-    key = np.repeat(np.arange(count, dtype=np.int64), both)
-    number = np.arange(len(key), dtype=np.int64) - np.repeat(np.cumsum(both) - both, both)
+    key, number = members(both)
     return Tokens(put_ptr, put, take_ptr, take, put_ptr[key] + number, take_ptr[key] + number, key)
 
 
@@ -108,12 +130,11 @@ def waits_of_tokens(tokens: Tokens, first: I64, depth: int | None) -> list[Edges
 def _nodes(ptr: I64, step: I64, first: I64) -> Edges:
     """Return the nodes of the steps of each connection."""
     size = first[step + 1] - first[step]
-    node = np.repeat(first[step], size) + np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-    return pointers(size)[ptr], node
+    owner, number = members(size)
+    return pointers(size)[ptr], first[step[owner]] + number
 
 
 def _aligned(first_ptr: I64, first: I64, second_ptr: I64, second: I64, count: I64, skipped: int) -> Edges:
     """Return as many pairs of each connection as `count` says; the first of the second nodes are `skipped`."""
-    key = np.repeat(np.arange(len(count), dtype=np.int64), count)
-    number = np.arange(len(key), dtype=np.int64) - np.repeat(np.cumsum(count) - count, count)
+    key, number = members(count)
     return first[first_ptr[key] + number], second[second_ptr[key] + number + skipped]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import members
 from flowccl.errors import InputError
 from flowccl.export.proof.program import RuntimeProgram
 from flowccl.export.proof.steps import StepArrays, codes_of, parts_of
@@ -93,13 +94,13 @@ class CollectiveDefinition:
     def initial(self) -> "InitialCells":
         """Return the cells of the inputs and their contents at the start."""
         count = np.array([self.sizes(rank)[0] for rank in range(self.program.num_gpus)], dtype=np.int64)
-        rank, index = _members(count)
+        rank, index = members(count)
         return InitialCells(self.canonical(codes_of(rank, 0, index)), rank, index)
 
     def final(self) -> "FinalCells":
         """Return the cells of the outputs and what they must contain at the end."""
         count = np.array([self.sizes(rank)[1] for rank in range(self.program.num_gpus)], dtype=np.int64)
-        owner, index = _members(count)
+        owner, index = members(count)
         if self.program.blocks is not None:
             source, chunk = _uneven(self.program.blocks)
             return FinalCells(codes_of(owner, 1, index), owner, index, source, chunk)
@@ -160,16 +161,10 @@ class FinalCells:
     piece: I64
 
 
-def _members(count: I64) -> tuple[I64, I64]:
-    """Return (list, place in it) of the members of lists of some lengths."""
-    owner = np.repeat(np.arange(len(count), dtype=np.int64), count)
-    return owner, np.arange(len(owner), dtype=np.int64) - np.repeat(np.cumsum(count) - count, count)
-
-
 def _uneven(blocks: I64) -> tuple[I64, I64]:
     """Return (rank, chunk of its input) of all cells of the outputs of an alltoallv, rank by rank."""
     before = np.cumsum(blocks, axis=1) - blocks  # in the input of each rank
-    block, piece = _members(blocks.T.reshape(-1))
+    block, piece = members(blocks.T.reshape(-1))
     owner, source = np.divmod(block, len(blocks))
     return source, before[source, owner] + piece
 

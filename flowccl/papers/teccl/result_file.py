@@ -5,11 +5,15 @@ transfer of the schedule occupies a link, and a transfer belongs to the epoch in
 and bandwidths in GB/s, as in TE-CCL.
 """
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from flowccl.errors import InputError
 from flowccl.schedule.schedule import Schedule
 
+_FLOW = re.compile(r"Chunk (\d+) from (\d+) traveled over (\d+)->(\d+) in epoch (\d+)( via switches [\d,]+)?")
+_CLOSE = 1e-9  # relative tolerance for times
 _PS_PER_S = 1e12
 
 
@@ -63,3 +67,56 @@ def _places(source: list[int]) -> list[int]:
         places.append(seen.get(rank, 0))
         seen[rank] = places[-1] + 1
     return places
+
+
+def followed(value: dict[str, Any]) -> tuple[str, int, Iterator[tuple[str, str]]]:
+    """Return what a result is about, the number of its flows, and (kind, words) for everything that is wrong with it.
+
+    Flows are followed in the order of the file; each must leave a GPU that has the chunk. At the end, every demand that
+    the file lists as met has arrived, none later than the finish.
+    """
+    flows = [_flow(text) for text in value["7-Flows"]]
+    met = [
+        (_number(chunk), _number(source), _number(rank), float(at))
+        for rank, sources in value["6-Demand_Met"].items()
+        for source, row in sources.items()
+        for chunk, at in row.items()
+    ]
+    about = f"{len(met)} demands in {int(value['3-Epochs_Required'])} epochs"
+    end = float(value["4-Collective_Finish_Time"])
+    epochs = int(value["3-Epochs_Required"]) * float(value["1-Epoch_Duration"])
+    return about, len(flows), _met(flows, met, end, epochs)
+
+
+def _flow(text: str) -> tuple[int, int, int, int, int]:
+    found = _FLOW.fullmatch(text)
+    if found is None:
+        raise ValueError(f"flow {text!r}")
+    chunk, source, src, dst, epoch = map(int, found.groups()[:5])
+    return chunk, source, src, dst, epoch
+
+
+def _number(text: str) -> int:
+    return int(text.split(" ")[1])
+
+
+def _met(
+    flows: list[tuple[int, int, int, int, int]], met: list[tuple[int, int, int, float]], end: float, epochs: float
+) -> Iterator[tuple[str, str]]:
+    has: set[tuple[int, int, int]] = set()  # rank, source, chunk
+    last = 0
+    for chunk, source, src, dst, epoch in flows:
+        place = f"chunk {chunk} from {source} over {src}->{dst} in epoch {epoch}"
+        if epoch < last:
+            yield ("order", f"{place}: comes after a flow of epoch {last}")
+        if src != source and (src, source, chunk) not in has:
+            yield ("order", f"{place}: the sender does not have the data yet")
+        last = max(last, epoch)
+        has.add((dst, source, chunk))
+    for chunk, source, rank, at in met:
+        if (rank, source, chunk) not in has:
+            yield ("result", f"rank {rank} never gets chunk {chunk} from {source}")
+        if at > end * (1 + _CLOSE):
+            yield ("result", f"chunk {chunk} from {source} reaches rank {rank} after the finish")
+    if end > epochs * (1 + _CLOSE):
+        yield ("limit", f"the finish, {end:g} s, is after the last epoch, {epochs:g} s")

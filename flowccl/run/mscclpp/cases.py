@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowccl.run.element_layout import ElementLayout, part_start
 from flowccl.run.measure import CallTiming, Row
 from flowccl.run.mscclpp import cuda
 from flowccl.run.mscclpp.plan_facts import PlanFacts, plan_dtype, read_plan
-from flowccl.run.mscclpp.runtime import Runtime
+from flowccl.run.mscclpp.runtime import Runtime, call_buffers
 from flowccl.run.values import Dtype, Inputs, Ints, largest_value, values
 
 _NO_DATA = 0xEE  # bytes of an output before a call
@@ -113,20 +112,11 @@ class _Call:
         facts, self.dtype = case.facts(), plan_dtype(case.dtype)
         layout = facts.layout(case.size, self.dtype)
         inputs = PeriodicInputs(layout, self.dtype)
-        self.runtime, self.rank, self.inplace = runtime, rank, facts.inplace
-        self.plan, self.stream = runtime.plan(case.plan), cuda.Stream()
+        self.runtime, self.plan, self.stream = runtime, runtime.plan(case.plan), cuda.Stream()
         self.given: Words = inputs.of(rank)
         self.expected: Words = inputs.expected(rank)
-        self.sizes = call_sizes(layout, self.dtype.itemsize)
-        self.buffers = self._buffers(layout)
-
-    def _buffers(self, layout: ElementLayout) -> tuple[int, int]:
-        if not self.inplace:
-            return self.runtime.buffer(self.sizes[0]), self.runtime.buffer(self.sizes[1])
-        whole = self.runtime.buffer(max(self.sizes))
-        own = part_start(layout.count, layout.demand.num_gpus, self.rank) * self.dtype.itemsize
-        starts = {"allgather": (own, 0), "reduce_scatter": (0, own)}.get(layout.collective, (0, 0))
-        return whole + starts[0], whole + starts[1]
+        place = facts.collective, facts.inplace, rank, facts.ranks
+        self.buffers, self.sizes = call_buffers(runtime, *place, case.size)
 
     def fill(self) -> None:
         """Write the input, and no data to the output."""
@@ -156,11 +146,6 @@ class _Call:
             self.stream.record(event)
         self.stream.synchronize()
         return [later.since(earlier) for earlier, later in pairwise(events)]
-
-
-def call_sizes(layout: ElementLayout, itemsize: int) -> tuple[int, int]:
-    """Return the bytes of input and output that a call names: the same on every rank, also where one is not used."""
-    return max(layout.input_count) * itemsize, max(layout.output_count) * itemsize
 
 
 def combine(case: PlanCase, results: Sequence[RankResult]) -> Row:

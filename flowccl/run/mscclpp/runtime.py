@@ -40,6 +40,19 @@ class Runtime(Protocol):
         """Enqueue a plan on (input, output) with their bytes; the first call with new buffers waits for all ranks."""
 
 
+def call_buffers(
+    runtime: Runtime, collective: str, inplace: bool, rank: int, ranks: int, size: int
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the addresses and the bytes of new buffers for input and output, for a size as nccl-tests counts it."""
+    block = size // ranks
+    sizes = {"allgather": (block, size), "reduce_scatter": (size, block)}.get(collective, (size, size))
+    if not inplace:
+        return (runtime.buffer(sizes[0]), runtime.buffer(sizes[1])), sizes
+    whole, own = runtime.buffer(size), rank * block
+    starts = {"allgather": (own, 0), "reduce_scatter": (0, own)}.get(collective, (0, 0))
+    return (whole + starts[0], whole + starts[1]), sizes
+
+
 @dataclass(frozen=True, slots=True)
 class Provider:
     """Where MSCCL++ comes from: its version, and the library of `build`, or None for its Python package."""

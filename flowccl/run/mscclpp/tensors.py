@@ -18,7 +18,7 @@ from typing import Any
 from flowccl.errors import InputError
 from flowccl.run.mscclpp import cuda
 from flowccl.run.mscclpp.plan_facts import TYPES, PlanFacts
-from flowccl.run.mscclpp.runtime import Share, find_provider
+from flowccl.run.mscclpp.runtime import Share, call_buffers, find_provider
 from flowccl.run.values import DTYPES
 
 _REDUCING = ("allreduce", "reduce_scatter")
@@ -160,15 +160,8 @@ class PlanGroup:
         return self.stages[key]
 
     def _prepare(self, facts: PlanFacts, size: int) -> _Stage:
-        block = size // self.ranks
-        sizes = {"allgather": (block, size), "reduce_scatter": (size, block)}.get(facts.collective, (size, size))
-        first = self.runtime.buffer(max(sizes) if facts.inplace else sizes[0])
-        own = self.rank * block
-        offsets = {"allgather": (own, 0), "reduce_scatter": (0, own)}.get(facts.collective, (0, 0))
-        if facts.inplace:
-            addresses = first + offsets[0], first + offsets[1]
-        else:
-            addresses = first, self.runtime.buffer(sizes[1])
+        place = facts.collective, facts.inplace, self.rank, self.ranks
+        addresses, sizes = call_buffers(self.runtime, *place, size)
         views = [self._view(address, count) for address, count in zip(addresses, sizes, strict=True)]
         stage = _Stage(self.runtime.plan(facts.path), views[0], views[1], addresses, sizes)
         stream = cuda.Stream()
