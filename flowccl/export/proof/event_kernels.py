@@ -5,14 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from flowccl.compiled import F64, I64, Bool, Queue, compiled, inner, maker, new_queue, put, take
-from flowccl.export.proof.use_kernels import (
-    ResourceUses,
-    add_use,
-    left_between,
-    more_uses,
-    next_end_between,
-    no_uses,
-    remove_past,
+from flowccl.schedule.generation.reservation_kernels import (
+    Reservations,
+    most_used,
+    next_end,
+    nothing_reserved,
+    purge,
+    reserve,
+    with_room,
 )
 
 _LEAST_SHARE = 0.01  # of the rate that a send could have alone; with less it waits
@@ -249,12 +249,26 @@ def _ready_sends(steps: SimulatedSteps, run: _SimulationState, queue: Queue, sen
 
 
 @inner
+def _left_between(uses: Reservations, resource: int, most: float, begin: int, end: int) -> float:
+    """Return the bandwidth that is left of a resource between two times."""
+    total, count, cell = 0.0, 0, uses.head[resource]
+    while cell >= 0:
+        if uses.since[cell] < end and uses.until[cell] > begin:
+            total += uses.rate[cell]
+            count += 1
+        cell = uses.following[cell]
+    if count > 1 and total > most / 2:
+        total = most_used(uses, resource, begin, end)
+    return most - total
+
+
+@inner
 def _rate_now(
     steps: SimulatedSteps,
     kinds: SendKinds,
     routes: SimulatedRoutes,
     run: _SimulationState,
-    uses: ResourceUses,
+    uses: Reservations,
     n: int,
     c: int,
     now: int,
@@ -267,8 +281,8 @@ def _rate_now(
     rate = most
     for i in range(spans):
         at, low, high = run.resource[i], first + run.low[i], first + run.high[i]
-        remove_past(uses, at, now)
-        run.left[i] = left_between(uses, at, routes.GBps[at], low, high)
+        purge(uses, at, now)
+        run.left[i] = _left_between(uses, at, routes.GBps[at], low, high)
         if not asked:
             run.left[i] /= max(run.sharing[at], 1)
         rate = min(rate, run.left[i])
@@ -277,8 +291,8 @@ def _rate_now(
     soonest = _NEVER
     for i in range(spans):
         if run.left[i] < most:
-            over = next_end_between(uses, run.resource[i], first + run.low[i], first + run.high[i])
-            soonest = min(soonest, over - run.low[i] - first + now)
+            over = next_end(uses, run.resource[i], first + run.low[i], first + run.high[i])
+            soonest = min(soonest, (over if over >= 0 else first + run.high[i]) - run.low[i] - first + now)
     return 0.0, max(soonest, now + 1)
 
 
@@ -288,7 +302,7 @@ def _start_send(
     kinds: SendKinds,
     routes: SimulatedRoutes,
     run: _SimulationState,
-    uses: ResourceUses,
+    uses: Reservations,
     queue: Queue,
     n: int,
     c: int,
@@ -300,7 +314,7 @@ def _start_send(
     _begin_send(steps, kinds, routes, run, n, c, now, rate)
     flow, free, done = run.times[1], run.times[2], run.times[3]
     for i in range(_used_by(kinds, routes, run, steps.kind[n], c, rate)):
-        add_use(uses, run.resource[i], flow + run.low[i], flow + run.high[i], rate)
+        reserve(uses, run.resource[i], flow + run.low[i], flow + run.high[i], rate)
     run.begin[n], run.end[n] = run.times[0], max(free, done)
     _complete(steps, run, n, free, done, queue)
 
@@ -331,7 +345,8 @@ def simulate(
 ) -> tuple[I64, I64, int]:
     """Return when each step begins and ends, and how many steps are complete at the end."""
     count = len(steps.rank)
-    run, uses = _not_begun(steps, ranks, numbers, len(routes.GBps), most_spans), no_uses(len(routes.GBps), 1024)
+    run = _not_begun(steps, ranks, numbers, len(routes.GBps), most_spans)
+    uses = nothing_reserved(len(routes.GBps), 1024)
     sends, queue = np.empty(count, dtype=np.int64), new_queue(count + 16)
     for n in range(count):
         if run.waits[n] == 0:
@@ -352,8 +367,8 @@ def simulate(
             for c in range(kinds.choice_ptr[kind], kinds.choice_ptr[kind + 1] if asked else kinds.choice_ptr[kind] + 1):
                 rate, again = _rate_now(steps, kinds, routes, run, uses, n, c, now, asked)
                 if again < 0:
-                    while uses.entries[0] + most_spans > len(uses.begin):
-                        uses = more_uses(uses)
+                    if uses.used[0] + most_spans > len(uses.since):
+                        uses = with_room(uses, most_spans)
                     _start_send(steps, kinds, routes, run, uses, queue, n, c, now, rate)
                     wake = -1
                     break

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowccl.compiled import F64, I64, inner, maker
+from flowccl.compiled import F64, I64, grown, inner, maker
 
 
 class Reservations(NamedTuple):
@@ -31,6 +31,15 @@ def nothing_reserved(resources: int, space: int) -> Reservations:
         np.zeros(1, dtype=np.int64),
         np.full(1, -1, dtype=np.int64),
     )
+
+
+@maker
+def with_room(table: Reservations, more: int) -> Reservations:
+    """Return the same reservations with space for more of them."""
+    since, until, rate, following = table.since, table.until, table.rate, table.following
+    while table.used[0] + more > len(since):
+        since, until, rate, following = grown(since), grown(until), grown(rate), grown(following)
+    return Reservations(table.head, since, until, rate, following, table.used, table.free)
 
 
 @inner
