@@ -44,7 +44,7 @@ def schedule_trace(schedule: Schedule) -> bytes:
     events = [*_link_tracks(schedule, used, int(lane.max(initial=0)) + 1)]
     events += _slices(schedule, begin, until, process, thread)
     source, target = data_flows(schedule)
-    events += _flows(source, target, begin, until, process, thread)
+    events += _flows("data", 1, source, target, np.maximum(until - 1, begin), begin, process, thread)
     events += _counters(schedule, begin, until)
     demand = schedule.demand
     about = {"machine": schedule.topology.name, "collective": demand.collective, "size_bytes": demand.size_bytes}
@@ -150,15 +150,20 @@ def _chunk_name(chunks: list[int]) -> str:
     return f"chunks {shown}" + (f", ... ({len(chunks)})" if len(chunks) > _MOST_NAMED else "")
 
 
-def _flows(source: I64, target: I64, begin: I64, until: I64, process: I64, thread: I64) -> Iterator[dict[str, Any]]:
-    """An arrow per pair of slices; it leaves in the last nanosecond of the source and enters at the target's start."""
-    leaves = np.maximum(until[source] - 1, begin[source])
-    columns = (leaves, process[source], thread[source], begin[target], process[target], thread[target])
+def _flows(
+    name: str, first: int, source: I64, target: I64, leave: I64, enter: I64, process: I64, thread: I64
+) -> Iterator[dict[str, Any]]:
+    """An arrow per pair of slices, numbered from the first; it leaves the source and enters the target at their times.
+
+    In a schedule, it leaves in the last nanosecond of the source and enters at the target's start; among steps, where
+    the target ends its wait.
+    """
+    columns = (leave[source], process[source], thread[source], enter[target], process[target], thread[target])
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    for number, (leave, pid, tid, enter, to_pid, to_tid) in enumerate(rows, start=1):
-        common = {"name": "data", "cat": "data", "id": number}
-        yield {"ph": "s", **common, "ts": _us(leave), "pid": pid, "tid": tid}
-        yield {"ph": "f", "bp": "e", **common, "ts": _us(enter), "pid": to_pid, "tid": to_tid}
+    for number, (leaves, pid, tid, enters, to_pid, to_tid) in enumerate(rows, start=first):
+        common = {"name": name, "cat": name, "id": number}
+        yield {"ph": "s", **common, "ts": _us(leaves), "pid": pid, "tid": tid}
+        yield {"ph": "f", "bp": "e", **common, "ts": _us(enters), "pid": to_pid, "tid": to_tid}
 
 
 def _counters(schedule: Schedule, begin: I64, until: I64) -> Iterator[dict[str, Any]]:
@@ -209,25 +214,10 @@ def program_trace(program: RuntimeProgram, times: StepTimes, machine: str, size_
         for block, index in step.after
         if block != step.block
     ]
-    events += _step_flows({"signal": times.tokens, "wait": waits}, reached, done, process, threads)
+    last, number = np.maximum(done - 1, reached), 1
+    for name, rows in (("signal", times.tokens), ("wait", waits)):  # of other GPUs and semaphores; of threadblocks
+        source, target = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+        events += _flows(name, number, source, target, last, last, process, threads)
+        number += len(rows)
     about = {"machine": machine, "collective": program.collective, "size_bytes": size_bytes}
     return trace_bytes(events, {**about, "finish_us": max(times.end_ps, default=0) / 1e6})
-
-
-def _step_flows(
-    pairs: dict[str, list[tuple[int, int]]], reached: I64, done: I64, process: I64, thread: I64
-) -> Iterator[dict[str, Any]]:
-    """An arrow from each step to a step that waits for it, where that step ends its wait.
-
-    A `signal` comes with data or a semaphore from another GPU; a `wait` is for another threadblock of the same GPU.
-    """
-    last = np.maximum(done - 1, reached)
-    at = list(zip(last.tolist(), process.tolist(), thread.tolist(), strict=True))
-    number = 0
-    for name, rows in pairs.items():
-        for source, target in rows:
-            number += 1
-            (leave, pid, tid), (enter, to_pid, to_tid) = at[source], at[target]
-            common = {"name": name, "cat": name, "id": number}
-            yield {"ph": "s", **common, "ts": _us(leave), "pid": pid, "tid": tid}
-            yield {"ph": "f", "bp": "e", **common, "ts": _us(enter), "pid": to_pid, "tid": to_tid}

@@ -13,10 +13,11 @@ import numpy as np
 
 from flowccl.arrays import NEVER
 from flowccl.errors import InputError
+from flowccl.export.lowering.actions import MessageMoments, moments_of
 from flowccl.runtimes.execution import Execution
 from flowccl.runtimes.limits import FURTHER_OPERATIONS, ISSUE_OPERATIONS, RECEIVE_OPERATIONS
 from flowccl.schedule.clock import reduced_together
-from flowccl.schedule.messages import Messages
+from flowccl.schedule.messages import NIC, Messages
 from flowccl.schedule.schedule import Schedule
 
 
@@ -45,7 +46,8 @@ def balanced(schedule: Schedule, messages: Messages, execution: Execution, poste
     nodes = 1 + int(max(messages.src.max(initial=0), messages.end.max(initial=0)))
     free, load = np.zeros((2, nodes, groups), dtype=np.int64)
     issuer, receiver = schedule.issuer[messages.first].copy(), schedule.receiver[messages.first].copy()
-    for job in sorted([*_issues(schedule, messages), *_works(schedule, messages)]):
+    times = moments_of(schedule, messages)
+    for job in sorted([*_issues(schedule, messages, times), *_works(schedule, messages, times)]):
         several = 1 if job.issues else execution.receivers
         until, operations = free[job.rank], load[job.rank]
         if several > 1:
@@ -68,26 +70,19 @@ def balanced(schedule: Schedule, messages: Messages, execution: Execution, poste
     return replace(schedule, issuer=issuer[of], receiver=receiver[of])
 
 
-def _issues(schedule: Schedule, messages: Messages) -> Iterator[_Job]:
+def _issues(schedule: Schedule, messages: Messages, times: MessageMoments) -> Iterator[_Job]:
     """The jobs of groups that issue or pack messages."""
-    costs, timing, first = schedule.costs, schedule.timing, messages.first
-    assert costs is not None
-    until = np.zeros(len(schedule), dtype=np.int64)
-    np.maximum.at(until, timing.root_transfer, timing.root_to_ps)
-    until = np.where(costs.is_proxied, schedule.start_ps + costs.pack_ps, until)[first].tolist()
-    begin, src = schedule.start_ps[first].tolist(), messages.src.tolist()
-    for m in np.flatnonzero(schedule.issuer[first] >= 0).tolist():
+    until = np.where(messages.kind == NIC, times.posted, times.issued).tolist()
+    begin, src = times.start.tolist(), messages.src.tolist()
+    for m in np.flatnonzero(schedule.issuer[messages.first] >= 0).tolist():
         yield _Job(begin[m], until[m], True, [m], src[m])
 
 
-def _works(schedule: Schedule, messages: Messages) -> Iterator[_Job]:
+def _works(schedule: Schedule, messages: Messages, times: MessageMoments) -> Iterator[_Job]:
     """The jobs of groups that work on what has arrived; messages that are reduced in one operation are one job."""
-    costs, timing, first = schedule.costs, schedule.timing, messages.first
-    assert costs is not None
-    usable = np.zeros(len(schedule), dtype=np.int64)
-    np.maximum.at(usable, timing.end_transfer, timing.end_arrival_ps)
-    end, begin = usable[first], (usable - costs.work_ps)[first]
-    works = np.flatnonzero(schedule.receiver[first] >= 0)
+    assert schedule.costs is not None
+    first, end = messages.first, times.usable
+    begin, works = end - schedule.costs.work_ps[first], np.flatnonzero(schedule.receiver[first] >= 0)
     together = reduced_together(schedule)[first[works]]
     order = np.argsort(together, kind="stable")
     for some in np.split(works[order], 1 + np.flatnonzero(np.diff(together[order]))):

@@ -73,7 +73,8 @@ class Orbits:
     def chunks(self) -> ChunksOfOne:
         """The chunks that the GPU sends, and those as which they arrive there."""
         zero = np.zeros(len(self._root), dtype=np.int32)
-        sides = (self._chunk(self.compact.group.difference(zero, node)) for node in (self._root, self._end))
+        compact, chunk = self.compact, self.compact.one.chunk
+        sides = (compact.chunks_of(chunk, compact.group.difference(zero, node)) for node in (self._root, self._end))
         return ChunksOfOne(self.demand, *sides)
 
     @cached_property
@@ -105,14 +106,6 @@ class Orbits:
     def _end(self) -> NDArray[np.int32]:
         shape = self.compact.one.shape
         return np.asarray(shape.end_node[shape.end_ptr[:-1]][self.compact.one.route])
-
-    def _chunk(self, element: NDArray[np.int32]) -> I64:
-        """The chunk that the image of each transfer under an element has; data of GPU 0 becomes that of another one."""
-        one, pieces, source = self.compact.one, self.compact.pieces, element.astype(np.int64)
-        if self.compact.collective != "alltoall":
-            return source * pieces + one.chunk
-        to = self.compact.group.image(one.chunk // pieces + 1, element)
-        return (source * (len(self.compact.group) - 1) + to - (to > source)) * pieces + one.chunk % pieces
 
     def one_gpu(self, first: Built) -> OneGpu | None:
         """How GPU 0 stands for all in a simulation, where `first` is what it does; None where orbits are not free."""

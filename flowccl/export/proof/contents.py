@@ -1,7 +1,6 @@
 """Runs the steps of a program on symbolic values, and compares the outputs with the definition of the collective."""
 
 from collections import Counter
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,13 +108,9 @@ def _problems(program: RuntimeProgram, table: StepArrays, problems: I64, found: 
 def _expanded(made: "Values", value: int, start: InitialCells) -> Value:
     """Return the contributions to a value, with multiplicity; the parts of a value have lower numbers."""
     times = Counter({value: 1})
-    waiting = [-value]
-    while -waiting[0] >= len(start.rank):
-        v = -heappop(waiting)
+    while (v := max(times)) >= len(start.rank):
+        count = times.pop(v)
         for part in made.part[made.part_ptr[v] : made.part_ptr[v + 1]].tolist():
-            if part not in times:
-                heappush(waiting, -part)
-            times[part] += times[v]
-        del times[v]
+            times[part] += count
     found = {(int(start.rank[v]), int(start.piece[v])): count for v, count in times.items()}
     return tuple((rank, index, count) for (rank, index), count in sorted(found.items()))
