@@ -12,7 +12,7 @@ from flowccl.schedule.generation.reservation_kernels import (
     nothing_reserved,
     purge,
     reserve,
-    with_room,
+    with_space,
 )
 
 _LEAST_SHARE = 0.01  # of the rate that a send could have alone; with less it waits
@@ -368,7 +368,7 @@ def simulate(
                 rate, again = _rate_now(steps, kinds, routes, run, uses, n, c, now, asked)
                 if again < 0:
                     if uses.used[0] + most_spans > len(uses.since):
-                        uses = with_room(uses, most_spans)
+                        uses = with_space(uses, most_spans)
                     _start_send(steps, kinds, routes, run, uses, queue, n, c, now, rate)
                     wake = -1
                     break

@@ -34,7 +34,7 @@ def nothing_reserved(resources: int, space: int) -> Reservations:
 
 
 @maker
-def with_room(table: Reservations, more: int) -> Reservations:
+def with_space(table: Reservations, more: int) -> Reservations:
     """Return the same reservations with space for more of them."""
     since, until, rate, following = table.since, table.until, table.rate, table.following
     while table.used[0] + more > len(since):
