@@ -1,7 +1,8 @@
 """What each tuned number is worth: half of it and twice of it, on a fixed sample of rows, with counted steps.
 
-A number that changes nothing on all rows is hardly needed: give the search a rule without it. Numbers that are read
-when a module is imported, and those in compiled loops, do not change here.
+A number that changes nothing on all rows is hardly needed: give the search a rule without it. Numbers that act only
+where there is a time limit, numbers that are read when a module is imported, and those in compiled loops change nothing
+here.
 """
 
 import argparse

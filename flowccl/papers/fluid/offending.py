@@ -17,7 +17,6 @@ from flowccl.solver import ProgramBuilder, SolverOptions, solve
 from flowccl.topology.symmetry.permutations import Symmetry
 
 F64 = NDArray[np.float64]
-I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 _CLOSE = 1e-6  # tolerated lack, as a fraction of a unit
