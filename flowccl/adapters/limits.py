@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from flowccl.problem import Problem
-from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.generation.engine import LEAST_RATES, Engine
 from flowccl.schedule.generation.serial import within_limits
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import Method, SearchContext
 from flowccl.search.incumbents import Incumbents
 
-_LEAST = (0.1, 0.5, 1.0)  # of its rate, below which a message waits
 _MOST = 50_000  # transfers that the engine is given
 
 
@@ -45,5 +44,5 @@ def _with_times(found: Schedule, problem: Problem) -> Schedule | None:
     if problem.topology.changes:  # of which the engine does not know
         return within_limits(found, problem.topology)
     engine = Engine(replace(found, rate_GBps=np.zeros(0)), topology=problem.topology)
-    runs = [one for one in (engine.run(least=least) for least in _LEAST) if one is not None]
+    runs = [one for one in (engine.run(least=least) for least in LEAST_RATES) if one is not None]
     return min(runs, key=lambda one: one.finish_ps, default=None)

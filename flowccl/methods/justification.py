@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
-from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.generation.engine import LEAST_RATES, Engine
 from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule, in_order, jobs_of, keeps
 from flowccl.schedule.generation.precedence import Triples
 from flowccl.schedule.schedule import Schedule
@@ -33,7 +33,6 @@ I64 = NDArray[np.int64]
 
 _WALK = 6  # steps without improvement before the search returns to the best
 _LEAST_NOISE, _MOST_NOISE = -2.5, -1.3  # of the order, as powers of ten of the completion time
-_LEAST = (0.1, 0.5, 1.0)  # part of its rate below which a message waits
 _MOST_BY_RATE = 20_000  # transfers that the engine is given
 
 
@@ -103,7 +102,7 @@ class _EnginePasses:
 
     def back_and_forth(self, start_ps: I64, noise_ps: float, random: np.random.Generator) -> tuple[I64, I64] | None:
         """The starts after a pass to the right, with noise, and one to the left; None if transfers wait in a circle."""
-        least = float(random.choice(_LEAST))
+        least = float(random.choice(LEAST_RATES))
         back = self.back.run(-(start_ps + self.takes + noise_ps * random.uniform(-1, 1, len(start_ps))), least)
         late_ps = start_ps if back is None else back.finish_ps - back.start_ps - self.takes
         early = self.ahead.run(late_ps, least)

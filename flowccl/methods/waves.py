@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flowccl.arrays import NEVER
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
-from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.generation.engine import LEAST_RATES, Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import chunk_by_chunk
 from flowccl.search.context import SearchContext
@@ -27,7 +27,6 @@ I64 = NDArray[np.int64]
 _MOST, _USEFUL = 20_000, 10_000  # transfers that are divided at most, and those with which a step is quick
 _LATER = (0.0, 0.25, 0.5, 1.0)  # by how much of its time each wave comes after the one before
 _PATHS = (0.0, 1.0)  # how much the remaining path of a transfer counts
-_LEAST = (0.1, 0.5, 1.0)  # part of its rate below which a message waits
 _LEAST_NOISE, _MOST_NOISE = -3.0, -1.5  # of the order, as powers of ten of the completion time
 _NEW = 0.3  # part of the orders that do not start from the best one
 _ELSEWHERE = 0.2  # part of the steps that go on from a schedule that is not the best
@@ -109,7 +108,7 @@ class _Waves:
     def step(self, random: np.random.Generator) -> Schedule | None:
         """The transfers in another order; None where the engine cannot carry it out, or that is not better."""
         key = self.untried.pop(0) if self.untried else self._key(random)
-        found = self.engine.run(key, float(random.choice(_LEAST)), self._give_up_ps)
+        found = self.engine.run(key, float(random.choice(LEAST_RATES)), self._give_up_ps)
         if found is None or found.finish_ps >= self.best_ps or verify(found):  # exchanges may be in the wrong order
             return None
         self.best_ps, self.best_key = found.finish_ps, key

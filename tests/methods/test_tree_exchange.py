@@ -45,8 +45,8 @@ def test_cubes_of_a_torus_save_hops() -> None:
         search = ForestSearch(problem, graph, cubes, np.random.default_rng(0))
         assert search.step() is not None
         assert search.forest is not None
-        hops.append(round(int(search.forest.scheduler.tail_ps.max()) / 1e6))
-        assert search.path_ps == search.forest.scheduler.tail_ps.max()
+        hops.append(round(int(search.forest.tail_ps.max()) / 1e6))
+        assert search.path_ps == search.forest.tail_ps.max()
     assert hops == [12, 11, 10, 9, 8, 7, 6]
 
 

@@ -21,10 +21,10 @@ from flowccl.methods.hierarchical.scheduling import PlanScheduler, TransferPlan
 from flowccl.methods.hierarchical.trees import TreeShape
 from flowccl.methods.hierarchical.variants import TreeVariant
 from flowccl.problem import Problem
+from flowccl.schedule.generation.engine import at_shared_rates
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
-from flowccl.verifier.verify import verify
 
 Labels = tuple[tuple[int, ...], ...]  # the group of every GPU, on each level of a variant
 
@@ -91,7 +91,7 @@ def _on_sorted_links(problem: Problem, variant: TreeVariant, labels: Labels) -> 
 def _simplest(variant: TreeVariant) -> TreeVariant:
     """The variant that shows which links are overloaded: each group sends to all others."""
     between = "stages" if variant.between == "stages" else "direct"
-    return TreeVariant(variant.levels, between, rooted=variant.rooted)
+    return TreeVariant(variant.levels, between, rooted=variant.rooted, by_rate=variant.by_rate)
 
 
 @lru_cache(maxsize=32)
@@ -109,7 +109,9 @@ def _along_rails(problem: Problem, variant: TreeVariant, labels: Labels) -> Plan
 def _planner(
     problem: Problem, variant: TreeVariant, labels: Labels, overloaded: NDArray[np.bool_] | None = None
 ) -> HierarchicalPlanner:
-    shape = TreeShape(labels, variant.between, variant.inside, variant.rooted, variant.exchanged, variant.roots)
+    shape = TreeShape(
+        labels, variant.between, variant.inside, variant.rooted, variant.exchanged, variant.roots, variant.by_rate
+    )
     return HierarchicalPlanner(problem.topology, problem.demand, shape, overloaded)
 
 
@@ -158,6 +160,8 @@ def estimate_ps(problem: Problem, variant: TreeVariant, idle: float = 1.0) -> tu
     first = PlanScheduler(problem.topology, problem.demand, chunk_plan(problem, planned, 1), "").longest_first()
     if first is None:
         return None
+    if variant.by_rate:
+        first = at_shared_rates(first, lambda seconds: False)
     load_ps, pieces = _chunk_load_ps(problem, variant, planned, idle), problem.demand.pieces
     return first.finish_ps + load_ps * (pieces - 1), load_ps * pieces
 
@@ -216,11 +220,7 @@ def schedule_of(
     count = math.lcm(count, variant.exchanged or 1)
     plan = chunk_plan(problem, planned, count).repeated(problem.demand.pieces // count, count)
     scheduler = PlanScheduler(problem.topology, problem.demand, plan, "hierarchical")
-    schedule = scheduler.best(problem.hierarchy.group_of(variant.levels[-1]), has_time)
-    exchanged = problem.is_reduction and (not variant.rooted or variant.exchanged > 0)
-    if schedule is not None and exchanged and verify(schedule):  # a gateway received before it had sent
-        return None
-    return schedule
+    return scheduler.best(problem.hierarchy.group_of(variant.levels[-1]), has_time)
 
 
 def _is_balanced(topology: Topology, load_ps: NDArray[np.float64]) -> bool:

@@ -77,16 +77,18 @@ def _only_best(near: Neighbours) -> Neighbours:
 class LoadedRoutes:
     """Routes between neighbours; `load_ps` is the time that each link is busy, shared with the reversed machine.
 
+    Links that are shared `by_rate` are busy with the bytes that they carry: a slow transfer leaves the rest to others.
     The last entry of `load_ps` belongs to no link: it fills up rows of `links`. Of several routes between two nodes,
     only those count that are as fast and as near as the best one.
     """
 
-    def __init__(self, topology: Topology, load_ps: F64) -> None:
+    def __init__(self, topology: Topology, load_ps: F64, *, by_rate: bool = False) -> None:
         self.topology, self.load_ps = topology, load_ps
         self.table = table = _route_table(topology)
         self.near, self.src, self.end, self.links = table.near, table.src, table.end, table.links
         self.first, self.count = table.first, table.count
-        self.per_byte_ps, self.busy_ps = table.per_byte_ps, table.busy_ps
+        self.per_byte_ps = table.per_byte_ps
+        self.busy_ps = table.per_byte_ps[table.links] if by_rate else table.busy_ps
         self.uneven: dict[tuple[int, ...], bool] = {}
         self.overloaded = np.zeros(len(load_ps), dtype=np.bool_)  # links that would carry more than their share
 

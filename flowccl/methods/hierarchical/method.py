@@ -26,6 +26,7 @@ from flowccl.methods.hierarchical.variants import (
     variants,
 )
 from flowccl.problem import Problem
+from flowccl.schedule.generation.engine import at_shared_rates
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.trunks import with_merged_trunks
@@ -41,7 +42,13 @@ _FILLING = 1 / 64  # part of the time that filling the pipeline may take: chunks
 
 def hierarchical(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Schedules of all variants, planned on trunks where the machine has links side by side between switches."""
-    return with_merged_lanes(_on_levels)(problem, context)
+    return _at_shared_rates(with_merged_lanes(_on_levels)(problem, context), context)
+
+
+def _at_shared_rates(some: Iterator[Schedule | None], context: SearchContext) -> Iterator[Schedule | None]:
+    """The schedules, with links shared by rate where that is earlier."""
+    for found in some:
+        yield None if found is None else at_shared_rates(found, context.budget.has_time)
 
 
 def _on_levels(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
@@ -62,7 +69,8 @@ def _check_levels(problem: Problem, method: str) -> None:
 def hierarchical_halves(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """An allreduce as a reduce-scatter and an allgather, each along trees of all variants."""
     _check_levels(problem, "hierarchical-halves")
-    for found in with_merged_lanes(with_reductions(_along_trees, replans=False))(problem, context):
+    halves = with_merged_lanes(with_reductions(_along_trees, replans=False))(problem, context)
+    for found in _at_shared_rates(halves, context):
         yield None if found is None else replace(found, method="hierarchical-halves")
 
 

@@ -46,10 +46,11 @@ class HierarchicalPlanner:
 
     def __post_init__(self) -> None:
         self.load_ps = load_ps = np.zeros(len(self.topology.links) + 1)
-        self.forward = TreeBuilder(LoadedRoutes(self.topology, load_ps), self.shape)
+        self.forward = TreeBuilder(LoadedRoutes(self.topology, load_ps, by_rate=self.shape.by_rate), self.shape)
         self.backward = self.forward
         if self.demand.reduces:
-            self.backward = TreeBuilder(LoadedRoutes(self.topology.reversed, load_ps), self.shape)
+            back = LoadedRoutes(self.topology.reversed, load_ps, by_rate=self.shape.by_rate)
+            self.backward = TreeBuilder(back, self.shape)
         for tree in (self.forward, self.backward):
             if self.overloaded is not None:
                 tree.network.overloaded = self.overloaded
@@ -93,9 +94,6 @@ class HierarchicalPlanner:
         if self.shape.rooted:
             away = self._away(root[turn], np.where(reduce, start, end), reduce)
             rounds = turn // len(self.order) * self.groups + np.where(root[turn] >= 0, away, 0)
-        gang, place = np.arange(count), np.zeros(count, dtype=np.int64)
-        row, together, later = self.rows.gangs(count).T
-        gang[row], place[row] = together, later
         before, after, joins = self.rows.waits(self.ends[pieces])
         return TransferPlan(
             routes,
@@ -104,12 +102,11 @@ class HierarchicalPlanner:
             reduce,
             before,
             after,
-            gang,
-            place,
             rounds,
             shift,
             rail[turn],
-            joins=joins,
+            self.rows.exchanges(count),
+            joins,
         )
 
     def _away(self, root: NDArray[np.int64], node: NDArray[np.int64], reduce: NDArray[np.bool_]) -> NDArray[np.int64]:

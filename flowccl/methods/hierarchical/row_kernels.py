@@ -15,8 +15,7 @@ class PlanRows(NamedTuple):
     """Transfers in rows, and what brings a chunk to each node: a list of entries, each a row and the entry before it.
 
     Row r takes the links `link[link_ptr[r]:link_ptr[r + 1]]`. A row of `wait` says that a transfer waits for an entry
-    and those before it. A row of `gang` is a transfer, the first one of those that start together, and its turn among
-    them.
+    and those before it. A row of `exchange` is a transfer between gateways, and the first one of the same exchange.
     """
 
     link_ptr: I64
@@ -24,10 +23,10 @@ class PlanRows(NamedTuple):
     reduce: Bool
     end: I64
     wait: I64  # entry, row
-    gang: I64
+    exchange: I64
     entry: I64  # row, entry before, number of entries up to here
     newest: I64  # of each node: the last entry of the present chunk, or -1
-    used: I64  # rows, links, waits, rows of gangs, entries
+    used: I64  # rows, links, waits, rows of exchanges, entries
 
 
 @inner
@@ -89,10 +88,7 @@ def _send_up(g: Growing, rows: PlanRows, reduces: Bool) -> None:
 
 @inner
 def _exchange(t: TreeTables, load_ps: F64, rows: PlanRows, gateways: I64, size: float, ready: I64) -> None:
-    """Each gateway sends what it has to all others.
-
-    All these sends are one gang, which starts at once: else a gateway might receive before it has sent.
-    """
+    """Each gateway sends what it has to all others."""
     count, first = len(gateways), rows.used[0]
     for at in range(count):
         ready[at] = rows.newest[gateways[at]]
@@ -106,9 +102,8 @@ def _exchange(t: TreeTables, load_ps: F64, rows: PlanRows, gateways: I64, size: 
                 if t.links[route, k] < len(t.per_byte_ps) - 1:
                     rows.link[rows.used[1]] = t.links[route, k]
                     rows.used[1] += 1
-            gang = rows.used[3]
-            rows.gang[gang, 0], rows.gang[gang, 1], rows.gang[gang, 2] = rows.used[0], first, shift - 1
-            rows.used[3] = gang + 1
+            rows.exchange[rows.used[3], 0], rows.exchange[rows.used[3], 1] = rows.used[0], first
+            rows.used[3] += 1
             _bring(rows, b, _close_row(rows, b, True))
 
 

@@ -17,9 +17,9 @@ class GrowingRows:
 
     def __init__(self, nodes: int) -> None:
         none = np.zeros(0, dtype=np.int64)
-        wait, gang, entry = (np.zeros((0, columns), dtype=np.int64) for columns in (2, 3, 3))
+        wait, exchange, entry = (np.zeros((0, columns), dtype=np.int64) for columns in (2, 2, 3))
         newest, used = np.full(nodes, -1, dtype=np.int64), np.zeros(5, dtype=np.int64)
-        self.rows = PlanRows(none, none, none.astype(np.bool_), none, wait, gang, entry, newest, used)
+        self.rows = PlanRows(none, none, none.astype(np.bool_), none, wait, exchange, entry, newest, used)
 
     @property
     def marks(self) -> tuple[int, int]:
@@ -34,14 +34,14 @@ class GrowingRows:
         """The arrays with space for one tree, or for some transfers between two GPUs each."""
         edges = max(len(trees.growing.edges), transfers)
         links = max(len(trees.growing.links), transfers * trees.tables.links.shape[1])
-        rows, (count, linked, waits, gangs, entries) = self.rows, self.rows.used.tolist()
+        rows, (count, linked, waits, exchanges, entries) = self.rows, self.rows.used.tolist()
         self.rows = rows._replace(
             link_ptr=_longer(rows.link_ptr, count + 1, edges),
             link=_longer(rows.link, linked, links),
             reduce=_longer(rows.reduce, count, edges),
             end=_longer(rows.end, count, edges),
             wait=_longer(rows.wait, waits, 2 * edges),
-            gang=_longer(rows.gang, gangs, transfers),
+            exchange=_longer(rows.exchange, exchanges, transfers),
             entry=_longer(rows.entry, entries, 2 * edges),
         )
         return self.rows
@@ -69,10 +69,12 @@ class GrowingRows:
         waits_of(self.rows.entry, wanted, before, after)
         return np.append(before, join[entry[~single]]), np.append(after, row[~single]), len(shared)
 
-    def gangs(self, count: int) -> I64:
-        """Of the first transfers, those that start together with others: the first one of them, and the turn."""
-        gang = self.rows.gang[: self.rows.used[3]]
-        return gang[gang[:, 0] < count]
+    def exchanges(self, count: int) -> I64:
+        """Of each of the first transfers, the first one of its exchange; -1: none."""
+        row, first = self.rows.exchange[: self.rows.used[3]].T
+        result = np.full(len(self.rows.end), -1)
+        result[row] = first
+        return result[:count]
 
 
 def _longer(array: NDArray[Any], used: int, more: int) -> NDArray[Any]:

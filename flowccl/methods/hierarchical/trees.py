@@ -33,6 +33,7 @@ class TreeShape:
     rooted: bool = False  # chunks of an allreduce are reduced to a root, and spread from there
     exchanged: int = 0  # every n-th chunk of a block is exchanged instead; 0: none
     roots: str = "least"  # how they are chosen, see `roots`
+    by_rate: bool = False  # links are shared by rate, see `LoadedRoutes`
 
     def has_root(self, piece: int) -> bool:
         """Whether a chunk of a block has a root; else groups exchange it."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from flowccl.methods.hierarchical.loads import LoadedRoutes
 from flowccl.problem import Problem
+from flowccl.schedule.generation.engine import MOST_SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,8 @@ class TreeVariant:
 
     In an allreduce, a chunk has a root, or groups exchange it. Of chunks with roots, every `exchanged`-th one is
     exchanged instead: links between groups are idle while the first results come back. `roots` is the
-    way in which they are chosen where GPUs have different links to other groups, see `RootChoice`.
+    way in which they are chosen where GPUs have different links to other groups, see `RootChoice`. Small plans are made
+    for links that are shared `by_rate`.
     """
 
     levels: tuple[int, ...]
@@ -24,17 +26,18 @@ class TreeVariant:
     rooted: bool = False
     exchanged: int = 0
     roots: str = "least"
+    by_rate: bool = False
 
 
 def variants(problem: Problem) -> list[TreeVariant]:
     """All variants of trees; their shape matters where a group has more than two groups or GPUs below it."""
-    result = []
+    result, by_rate = list[TreeVariant](), _is_by_rate(problem)
     for chosen in _subsets(problem):
         outer = [0, *(len(problem.hierarchy.levels[level]) for level in chosen[:-1])]
         below = [len(problem.hierarchy.levels[level]) for level in chosen]
         many = any(inner > 2 * max(around, 1) for around, inner in zip(outer, below, strict=True))
         shapes = ["direct", "chain", "tree"] if many and problem.is_multicast else ["direct"]
-        result += [TreeVariant(chosen, between) for between in shapes]
+        result += [TreeVariant(chosen, between, by_rate=by_rate) for between in shapes]
     if largest_group(problem) <= 2 or not problem.is_multicast:
         return result
     if not problem.topology.copies[problem.topology.num_gpus :].any():
@@ -44,9 +47,14 @@ def variants(problem: Problem) -> list[TreeVariant]:
 
 def exchange_variants(problem: Problem) -> list[TreeVariant]:
     """The variants of an allreduce in which groups exchange chunks."""
-    some = _subsets(problem)
-    staged = [TreeVariant(levels, "stages") for levels in some if len(levels) > 1]
-    return [*(TreeVariant(levels, "direct") for levels in some), *staged]
+    some, by_rate = _subsets(problem), _is_by_rate(problem)
+    staged = [TreeVariant(levels, "stages", by_rate=by_rate) for levels in some if len(levels) > 1]
+    return [*(TreeVariant(levels, "direct", by_rate=by_rate) for levels in some), *staged]
+
+
+def _is_by_rate(problem: Problem) -> bool:
+    """Whether there are few enough transfers to share links by rate."""
+    return problem.deliveries * (2 if problem.allreduce_ranks is not None else 1) <= MOST_SHARED
 
 
 def least_exchange_ps(problem: Problem, variant: TreeVariant) -> float:

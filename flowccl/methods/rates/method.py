@@ -20,13 +20,12 @@ from flowccl.methods.rates.streams import HalvesPipelines, TreePipelines, revers
 from flowccl.methods.rates.trees import TreeRates, least_of_halves, pair_bound, tree_rates
 from flowccl.methods.suitability import is_for_all
 from flowccl.problem import Problem
-from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.generation.engine import LEAST_RATES, Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 
 _ORDERS = 3  # pipelines whose order the engine takes
 _AT_ONCE = 4  # orders of the engine in the first step
-_LEAST = (0.1, 0.5, 1.0)  # part of its rate below which a message waits
 _MOST_LISTED, _MOST_STREAMED = 10_000, 400_000  # transfers of schedules for the engine, and of pipelines
 _NAME = "packed-trees"
 _RATES_SHARE, _HALF_SHARE = 0.15, 0.06  # of the time limit, for rates: of all trees, and of a half of an allreduce
@@ -146,7 +145,7 @@ def _schedules(
 def _in_order_of(orders: list[Schedule], context: SearchContext) -> Iterator[Schedule | None]:
     """The transfers of pipelines as early as the engine can, in their order; then justified, with noise."""
     engines, best, give_up_ps = [Engine(one) for one in orders], list(orders), orders[0].finish_ps
-    for least in _LEAST:
+    for least in LEAST_RATES:
         for i, engine in enumerate(engines):
             for key in (engine.schedule.start_ps, -engine.tail_ps):
                 found = engine.run(key, least, give_up_ps)

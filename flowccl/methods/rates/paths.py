@@ -22,7 +22,7 @@ from flowccl.methods.rates.proof import report_path_bound
 from flowccl.methods.rates.rounding import Columns, balanced, deal_columns
 from flowccl.portable import power_of_ten
 from flowccl.problem import Problem
-from flowccl.schedule.generation.engine import Engine
+from flowccl.schedule.generation.engine import LEAST_RATES, Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
@@ -32,7 +32,6 @@ _HOP_WEIGHT = 1e-3  # part of the time that one more transfer for all data costs
 _SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
 _NEGLIGIBLE = 1e-6
 _RATES_SHARE = 0.2  # of the time limit
-_LEAST = (0.1, 0.5, 1.0)  # of its rate, below which a message of the engine waits
 _MOST_LISTED = 10_000  # transfers that the engine is given
 _LEAST_PARTS = (0.0, 0.1, 0.5)  # of the main path of a pair: others with less data are left out
 _MOST_STREAMED = 50_000  # chunks of pipelines
@@ -70,7 +69,7 @@ def packed_paths(problem: Problem, context: SearchContext) -> Iterator[Schedule 
     start, noise = engine.schedule.start_ps, 0.0
     while len(start) <= _MOST_LISTED:
         late = noise * engine.schedule.finish_ps * random.uniform(-1, 1, len(start)) - engine.tail_ps
-        yield engine.run(start + late, float(random.choice(_LEAST)), best_ps)
+        yield engine.run(start + late, float(random.choice(LEAST_RATES)), best_ps)
         noise = power_of_ten(float(random.uniform(-3.0, 0.0)))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import DemandError
-from flowccl.methods.hierarchical.scheduling import PlanScheduler, TransferPlan
+from flowccl.methods.hierarchical.scheduling import PlanScheduler
 from flowccl.methods.tree_exchange.cubes import Cubes, NeighbourGraph
 from flowccl.methods.tree_exchange.forest_kernels import balanced_forests
 from flowccl.methods.tree_exchange.plan import exchange_plan
@@ -46,7 +46,7 @@ class ForestSearch:
 
     def __init__(self, problem: Problem, graph: NeighbourGraph, cubes: Cubes, random: np.random.Generator) -> None:
         self.problem, self.graph, self.cubes, self.random = problem, graph, cubes, random
-        self.forest: _Forest | None = None
+        self.forest: PlanScheduler | None = None
         self.best_ps, self.idle = float("inf"), 0
         self.path_ps = graph.longest_path_ps(cubes)
         """The time of the longest path of a chunk."""
@@ -62,10 +62,11 @@ class ForestSearch:
         """New trees, or another order of the last ones; the schedule if it is the best so far."""
         noise = 0.0
         if self.forest is None or self.idle >= _RUNS_PER_FOREST:
-            self.forest, self.idle = _Forest(self.problem, self._new_plan()), 0
+            self.forest, self.idle = self._new_forest(), 0
         else:
             noise = power_of_ten(float(self.random.uniform(-2.5, -0.5)))
-        found = self.forest.schedule(noise * self.random.uniform(-1, 1, len(self.problem.demand)))
+        by_chunk = noise * self.random.uniform(-1, 1, len(self.problem.demand))
+        found = self.forest.longest_first(by_chunk[self.forest.chunk])
         self.idle += 1
         if found is None or found.finish_ps >= self.best_ps:
             return None
@@ -83,36 +84,13 @@ class ForestSearch:
         topology, size = self.problem.topology, int(self.problem.demand.chunk_bytes.max())
         return busy_times_ps(np.full(len(topology.links), size), topology.link_GBps)
 
-    def _new_plan(self) -> TransferPlan:
-        """A plan with new trees."""
+    def _new_forest(self) -> PlanScheduler:
+        """New trees of all chunks, to be scheduled in several orders."""
         shape = (_SWEEPS, len(self.problem.demand), _TRIED)
         tried = self.random.integers(len(self.cubes.members), size=shape)
         cubes = (self.cubes.up, self.cubes.exchange, self.cubes.down)
         hop_ps, chunk_ps = int(self.graph.pairs.time_ps.min()), self._chunk_ps()
         slack_ps = max(hop_ps, self.load_ps - self.path_ps)
         chosen = balanced_forests(self.graph.pairs, *cubes, hop_ps, slack_ps, chunk_ps, tried)
-        return exchange_plan(self.graph.near, self.cubes, *chosen, self.problem.demand.pieces)
-
-
-class _Forest:
-    """The trees of all chunks, to be scheduled in several orders."""
-
-    def __init__(self, problem: Problem, plan: TransferPlan) -> None:
-        self.problem, self.plan = problem, plan
-        self.scheduler = self._scheduler()
-
-    def schedule(self, noise: NDArray[np.float64]) -> Schedule | None:
-        """The schedule with the longest tails first, each changed by a fraction that its chunk has in `noise`.
-
-        Where a root would receive before it sends, since its link is late, both roots of all exchanges start together
-        from then on.
-        """
-        found = self.scheduler.longest_first(noise[self.scheduler.chunk])
-        if found is None and self.plan.partner is not None:
-            self.plan = self.plan.together
-            self.scheduler = self._scheduler()
-            return self.scheduler.longest_first(noise[self.scheduler.chunk])
-        return found
-
-    def _scheduler(self) -> PlanScheduler:
-        return PlanScheduler(self.problem.topology, self.problem.demand, self.plan, "tree-exchange")
+        plan = exchange_plan(self.graph.near, self.cubes, *chosen, self.problem.demand.pieces)
+        return PlanScheduler(self.problem.topology, self.problem.demand, plan, "tree-exchange")

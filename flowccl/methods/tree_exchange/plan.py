@@ -39,14 +39,15 @@ def exchange_plan(near: Neighbours, cubes: Cubes, cube: I64, up: I64, down: I64,
     row_exchange = rows[1].reshape(chunks, stages, width)
     pair = np.concatenate([table.reshape(-1)[some] for table, some in zip(tables, used, strict=True)])[order]
     chunk = np.concatenate([some // max(table.shape[1], 1) for table, some in zip(tables, used, strict=True)])[order]
-    partner = np.arange(len(pair))
+    exchange = np.full(len(pair), -1)
     for stage in range(stages):
-        partner[row_exchange[:, stage]] = row_exchange[:, stage, np.arange(width) ^ 1 << stage]
+        both = row_exchange[:, stage], row_exchange[:, stage, np.arange(width) ^ 1 << stage]
+        exchange[both[0]] = np.minimum(*both)
     before, after = _waits(near, (up, down), at, (rows[0], row_exchange, rows[2]))
-    own, zero, none = np.arange(len(pair)), np.zeros(len(pair), dtype=np.int64), np.full(len(pair), -1)
+    zero, none = np.zeros(len(pair), dtype=np.int64), np.full(len(pair), -1)
     reduce = (phase < 2)[order]
     rounds = chunk % pieces
-    return TransferPlan(near.routes, chunk, pair, reduce, before, after, own, zero, rounds, zero, none, partner)
+    return TransferPlan(near.routes, chunk, pair, reduce, before, after, rounds, zero, none, exchange)
 
 
 def _waits(near: Neighbours, trees: tuple[I64, I64], at: I64, rows: tuple[I64, I64, I64]) -> I64:

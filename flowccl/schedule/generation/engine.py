@@ -4,6 +4,8 @@ The engine takes everything that a machine and a runtime can have: links and lim
 several starts or ends, release times, reduction order, threadblocks, proxies, and receivers that work.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,7 @@ from flowccl.schedule.generation.precedence import data_pairs
 from flowccl.schedule.schedule import Schedule
 from flowccl.topology.symmetry.regular_groups import RegularGroup
 from flowccl.topology.topology import Topology
+from flowccl.topology.trunks import lane_counts
 
 if TYPE_CHECKING:
     from flowccl.schedule.generation.engine_state_kernels import MessageArrays, Turns
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 I32 = NDArray[np.int32]
+LEAST_RATES = (0.1, 0.5, 1.0)  # part of its rate below which a message waits
+MOST_SHARED = 50_000  # transfers that share links by rate
 _PACKED_AGAIN = 3  # times that messages are scheduled anew because another order has more to pack
 _OPERATIONS = (RECEIVE_OPERATIONS, AGAIN_OPERATIONS, FURTHER_OPERATIONS)
 
@@ -238,6 +243,32 @@ class Engine:
             self.schedule.cache["waits"] = waits_of(self.schedule, self._of, count)
         known: Waits = self.schedule.cache["waits"]
         return known
+
+
+def at_shared_rates(schedule: Schedule, has_time: Callable[[float], bool]) -> Schedule:
+    """Return the schedule, or an earlier one with its transfers where slower ones leave others a part of a link.
+
+    The engine starts them in their order, and the longest tails first, while there is time for it.
+    """
+    if len(schedule) > MOST_SHARED or all(_fills_links(schedule)):
+        return schedule
+    engine, best = Engine(schedule), schedule
+    for least in LEAST_RATES:
+        for key in (schedule.start_ps, -engine.tail_ps):
+            began_s = time.monotonic()
+            found = engine.run(key, least, best.finish_ps)
+            best = best if found is None or found.finish_ps >= best.finish_ps else replace(found, method=best.method)
+            if not has_time(2 * (time.monotonic() - began_s)):
+                return best
+    return best
+
+
+def _fills_links(schedule: Schedule) -> NDArray[np.bool_]:
+    """Whether transfers on each route leave nothing of its links but what is enough for others like them."""
+    topology, routes = schedule.topology, schedule.routes
+    slowest = np.minimum.reduceat(topology.link_GBps[routes.link], routes.ptr[:-1])
+    rate = np.repeat(slowest, np.diff(routes.ptr)) * lane_counts(topology)[routes.link]
+    return np.logical_and.reduceat(topology.link_GBps[routes.link] <= rate * (1 + 1e-6), routes.ptr[:-1])
 
 
 def in_same_order(schedule: Schedule, other: Schedule, least: float = 1.0) -> Schedule | None:
