@@ -195,6 +195,8 @@ def _add_option(
         metavar, made["action"], made["default"] = metavar.removesuffix(" ..."), "append", []
     if metavar[-1:] in ("?", "+"):
         metavar, made["nargs"] = metavar[:-1], metavar[-1]
+        if flag and made["nargs"] == "?":
+            made["const"] = ""  # given without a value
     kind = kinds.get(dest, _TYPES.get(dest, _TYPES.get(metavar)))
     if isinstance(kind, tuple) or (re.fullmatch(r"[a-z-]+(\|[a-z-]+)+", metavar) and kind is None):
         made["choices"], kind = (kind or metavar.split("|")), None
