@@ -4,8 +4,9 @@ To add a method, write its module, add one entry here (or call `register` from y
 CONTRIBUTING.md walks through it.
 """
 
-from functools import partial
+from collections.abc import Callable
 
+from flowccl import by_name
 from flowccl.methods import suitability
 from flowccl.methods.method_info import EVERY, Constraint, MethodInfo
 from flowccl.problem import Problem
@@ -13,28 +14,9 @@ from flowccl.search.context import SearchContext
 from flowccl.search.traits import Traits
 
 
-def _useful_for_hierarchy(problem: Problem, context: SearchContext, *, halves: bool = False) -> int:
-    from flowccl.methods.hierarchical.method import useful_chunks
-
-    return useful_chunks(problem, context, halves=halves)
-
-
-def _useful_for_trees(problem: Problem, context: SearchContext) -> int:
-    from flowccl.methods.rates.method import useful_chunks
-
-    return useful_chunks(problem)
-
-
-def _useful_for_paths(problem: Problem, context: SearchContext) -> int:
-    from flowccl.methods.rates.paths import useful_chunks
-
-    return useful_chunks(problem)
-
-
-def _useful_for_waves(problem: Problem, context: SearchContext) -> int:
-    from flowccl.methods.waves import useful_chunks
-
-    return useful_chunks(problem)
+def _useful(name: str, **options: bool) -> Callable[[Problem, SearchContext], int]:
+    """The useful number of chunks of a method, by a function that is imported when it is first asked."""
+    return lambda problem, context: by_name.load(name)(problem, context, **options)
 
 
 _ONE_SCHEDULE = Traits(one_schedule=True, first_step_work=0.2)  # textbook algorithms, quickly laid out
@@ -82,7 +64,7 @@ METHODS = (
         reductions="native",
         trunks=True,
         loops=(*EVERY, "hierarchical"),
-        useful_chunks=_useful_for_hierarchy,
+        useful_chunks=_useful("flowccl.methods.hierarchical.method:useful_chunks"),
         traits=Traits(one_schedule=True, begins_early=True, quick_start=True, unicast_work=2.0, delivery_s=6e-6),
         in_auto=suitability.suits_hierarchy,
     ),
@@ -94,7 +76,7 @@ METHODS = (
         allreduce=True,
         trunks=True,
         loops=(*EVERY, "hierarchical"),
-        useful_chunks=partial(_useful_for_hierarchy, halves=True),
+        useful_chunks=_useful("flowccl.methods.hierarchical.method:useful_chunks", halves=True),
         traits=Traits(one_schedule=True, begins_early=True, quick_start=True, delivery_s=6e-6),
         in_auto=suitability.suits_hierarchical_halves,
     ),
@@ -107,7 +89,7 @@ METHODS = (
         trunks=True,
         by_rate=True,
         loops=(*EVERY, "packed-trees"),
-        useful_chunks=_useful_for_trees,
+        useful_chunks=_useful("flowccl.methods.rates.method:useful_chunks"),
         traits=Traits(begins_early=True, one_schedule=True, delivery_s=5e-6),
         in_auto=suitability.suits_packed_trees,
     ),
@@ -120,7 +102,7 @@ METHODS = (
         trunks=True,
         by_rate=True,
         loops=(*EVERY, "packed-paths"),
-        useful_chunks=_useful_for_paths,
+        useful_chunks=_useful("flowccl.methods.rates.paths:useful_chunks"),
         traits=Traits(begins_early=True, one_schedule=True, delivery_s=5e-5),
         in_auto=suitability.suits_packed_paths,
     ),
@@ -128,7 +110,7 @@ METHODS = (
         name="greedy",
         load="flowccl.methods.greedy:greedy",
         summary="list scheduling in continuous time, with restarts",
-        supports=_ALL,
+        supports=_NOT_LIMITS,
         late=True,
         loops=(*EVERY, "greedy"),
         traits=Traits(reports_after_round=True, grows=True),
@@ -247,7 +229,7 @@ METHODS = (
         reduce_rate=False,
         allreduce=True,
         loops=EVERY,
-        useful_chunks=_useful_for_waves,
+        useful_chunks=_useful("flowccl.methods.waves:useful_chunks"),
         traits=Traits(begins_early=True, improves_slowly=True, continues_others=True, reports_after_round=True),
         in_auto=suitability.suits_waves,
     ),
@@ -275,7 +257,7 @@ METHODS = (
         load="flowccl.methods.one_shot:contributions_to_all",
         summary="allreduce of tiny sizes: every destination receives all contributions and reduces them itself",
         reductions="one-shot",
-        supports=_ALL,
+        supports=_NOT_LIMITS,
         late=True,
         allreduce=True,
         loops=(*EVERY, "greedy"),

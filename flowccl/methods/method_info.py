@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from flowccl.adapters.limits import without_limits
+from flowccl.adapters.simpler import without_limits
 from flowccl.errors import DemandError
 from flowccl.problem import Problem
 from flowccl.search.context import Method, SearchContext

@@ -5,11 +5,8 @@ from functools import cache
 
 from flowccl import by_name
 from flowccl.adapters.groups import with_groups
-from flowccl.adapters.improvements import only_improvements
-from flowccl.adapters.limits import with_limits
-from flowccl.adapters.message_overheads import with_message_overheads
-from flowccl.adapters.reduce_rate import with_reduce_rate
 from flowccl.adapters.reduction import one_shot, with_reductions
+from flowccl.adapters.simpler import only_improvements, with_limits, with_message_overheads, with_reduce_rate
 from flowccl.adapters.trunks import with_trunks
 from flowccl.errors import InputError
 from flowccl.methods.entries import METHODS
@@ -49,10 +46,11 @@ def load_method(name: str, *, every: bool = False) -> Method:
     adapted = with_reduce_rate(method if info.overheads else with_message_overheads(method))
     adapted = adapted if info.trunks else with_trunks(adapted)
     adapted = adapted if Constraint.LIMITS in info.supports else with_limits(adapted, _is_valid)
+    adapted = adapted if every else only_improvements(adapted)
 
     def run(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
         info.check(problem)
-        yield from adapted(problem, context) if every else only_improvements(adapted(problem, context))
+        yield from adapted(problem, context)
 
     return run
 

@@ -54,7 +54,7 @@ def waves(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]
         yield found if is_better else None
 
 
-def useful_chunks(problem: Problem) -> int:
+def useful_chunks(problem: Problem, context: SearchContext) -> int:
     """The largest power of two of chunks per block with which there are few enough transfers."""
     each = 2 * problem.deliveries // problem.demand.pieces
     return 1 << max((_USEFUL // max(each, 1)).bit_length() - 1, 1 if 2 * each <= _MOST else 0)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from flowccl.adapters.reduction import with_reductions
 from flowccl.demand.collectives import collective
 from flowccl.demand.demand import Chunk, Demand
-from flowccl.methods.baselines import direct, ring
+from flowccl.methods.baselines import direct, tree
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
 from flowccl.schedule.schedule import Schedule
@@ -17,7 +17,7 @@ from flowccl.verifier.verify import verify
 
 def slow_then_nothing_then_fast(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """A search that improves in its third step."""
-    yield from ring(problem, context)
+    yield from tree(problem, context)
     yield None
     yield from direct(problem, context)
 
@@ -34,7 +34,7 @@ def test_an_improvement_of_a_half_after_an_idle_step_counts():
 
 
 def test_the_concatenated_search_ends_with_its_halves():
-    steps = load_method("ring")(
+    steps = load_method("direct")(
         Problem(builders.ring(4), collective("allreduce", 4, 40_000)), SearchContext.with_limit(60.0)
     )
     assert len(list(steps)) == 1
@@ -50,7 +50,7 @@ def test_an_allreduce_of_some_ranks_stays_among_them():
 
 
 def test_auto_respects_the_chunk_count_for_a_large_allreduce():
-    """Method trees moves on to more chunks only if the chunk count is free."""
+    """Methods move on to more chunks only if the chunk count is free."""
     found = synthesize(builders.ring(4), "allreduce", 400_000_000, chunks=2, steps=60, gap=-1.0, time_limit_s=100)
     assert found.schedule.demand.collective == "allreduce"
     assert verify(found.schedule) == []

@@ -73,7 +73,7 @@ def test_no_schedule_is_earlier(name: str, size: int) -> None:
     found = two_hops_bound_ps(Commodities.of(demand, topology))
     assert found is not None
     problem = Problem(topology, demand)
-    for method in ("greedy", "one-shot", "tree-exchange", "direct"):
+    for method in ("greedy", "one-shot", "ring", "direct"):
         schedule = next(load_method(method)(problem, SearchContext.with_limit(60)), None)
         if schedule is not None:
             assert verify(schedule) == []

@@ -132,7 +132,6 @@ def _net(near: Neighbours, mean_bytes: float) -> GreedyNetwork:
     segments = np.bincount(shape.segment_route, minlength=len(near.routes))
     segment_ptr = pointers(segments)
     route_of_hop = np.repeat(np.arange(len(near.routes)), np.diff(near.routes.ptr))
-    limit_ptr, limit_of = topology.link_limits
     buffers = [-1 if node.buffer_bytes is None else node.buffer_bytes for node in topology.nodes]
     return GreedyNetwork(
         near.node_ptr,
@@ -153,8 +152,5 @@ def _net(near: Neighbours, mean_bytes: float) -> GreedyNetwork:
         topology.copies,
         topology.cuts_through,
         np.array(buffers, dtype=np.int64),
-        limit_ptr,
-        limit_of,
-        topology.limit_GBps,
         *topology.link_changes,
     )

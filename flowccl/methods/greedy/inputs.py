@@ -12,7 +12,7 @@ Bool = NDArray[np.bool_]
 
 
 class GreedyNetwork(NamedTuple):
-    """The machine: pairs of neighbouring storing nodes, the routes of each pair, links and limits."""
+    """The machine: pairs of neighbouring storing nodes, the routes of each pair, and links."""
 
     node_ptr: I64  # pairs of each node
     pair_src: I32
@@ -32,9 +32,6 @@ class GreedyNetwork(NamedTuple):
     copies: Bool  # of each node
     cuts_through: Bool
     buffer: I64  # bytes, or -1
-    limit_ptr: I64  # limits of each link
-    limit_of: I32
-    limit_GBps: F64
     change_ptr: I64  # changes of bandwidth of each link
     change_from: I64
     change_GBps: F64

@@ -34,15 +34,9 @@ from flowccl.methods.greedy.heap_kernels import (
 from flowccl.methods.greedy.inputs import GreedyDemand, GreedyNetwork, GreedyParams
 from flowccl.methods.greedy.link_kernels import (
     Hops,
-    LimitUse,
-    book_limits,
-    drop_ended,
     fill_hops,
     free_route,
-    larger_limit_use,
-    limit_use_lacks_space,
     new_hops,
-    new_limit_use,
     route_wait,
 )
 from flowccl.methods.greedy.score_kernels import arrive, initial_remaining, score, wants
@@ -88,7 +82,7 @@ def run_list_scheduler(
     """One run. Return (done, finish, chunk, start, hop pointer, hop links) of all transfers, in decision order."""
     chunks, pairs = len(demand.chunk_bytes), len(net.pair_src)
     nodes, links = len(net.node_ptr) - 1, len(net.link_src)
-    run, active, limit_use, hops = _new_run(net, demand), _new_active(pairs), new_limit_use(net), new_hops(net)
+    run, active, hops = _new_run(net, demand), _new_active(pairs), new_hops(net)
     transfer = new_transfer(nodes, links, len(hops.begin))
     heaps = new_heaps(pairs, 4 * chunks + 1024)
     queue = new_queue(2 * chunks + pairs + 1024)
@@ -101,10 +95,7 @@ def run_list_scheduler(
             heaps = larger_heaps(heaps)
         _set_keys(active, heaps)
         order = np.argsort(active.key[: active.size[0]])
-        drop_ended(limit_use, active.now[0])
-        while not _serve(net, demand, params, run, active, order, heaps, limit_use, hops, transfer, queue, sent):
-            if limit_use_lacks_space(net, limit_use):
-                limit_use = larger_limit_use(limit_use)
+        while not _serve(net, demand, params, run, active, order, heaps, hops, transfer, queue, sent):
             if lacks_space(queue, nodes + 1):
                 queue = larger(queue)
             if _sent_lacks_space(sent, transfer):
@@ -178,7 +169,6 @@ def _serve(
     active: ActivePairs,
     order: I64,
     heaps: Heaps,
-    limit_use: LimitUse,
     hops: Hops,
     transfer: OpenTransfer,
     queue: Queue,
@@ -186,14 +176,10 @@ def _serve(
 ) -> bool:
     """Let the active pairs send, one after the other; return False if an array is full."""
     while active.turn[0] < active.size[0] and run.finish[0] < params.cutoff_ps:
-        if (
-            lacks_space(queue, len(run.buffered) + 1)
-            or _sent_lacks_space(sent, transfer)
-            or limit_use_lacks_space(net, limit_use)
-        ):
+        if lacks_space(queue, len(run.buffered) + 1) or _sent_lacks_space(sent, transfer):
             return False
         pair = active.pair[order[active.turn[0]]]
-        if not _send(net, demand, params, run, heaps, limit_use, hops, transfer, queue, sent, pair, active.now[0]):
+        if not _send(net, demand, params, run, heaps, hops, transfer, queue, sent, pair, active.now[0]):
             active.turn[0] += 1
     return True
 
@@ -255,7 +241,6 @@ def _send(
     params: GreedyParams,
     run: RunState,
     heaps: Heaps,
-    limit_use: LimitUse,
     hops: Hops,
     transfer: OpenTransfer,
     queue: Queue,
@@ -264,7 +249,7 @@ def _send(
     now: int,
 ) -> bool:
     """Send the best chunk of a pair; return False if no chunk has a positive score or the links are not free."""
-    chunk, route, at = _choose(net, demand, params, run, heaps, limit_use, hops, pair, now)
+    chunk, route, at = _choose(net, demand, params, run, heaps, hops, pair, now)
     if chunk < 0:
         if at >= 0 and (run.retry_at[pair] < 0 or at < run.retry_at[pair]):
             run.retry_at[pair] = at
@@ -274,10 +259,9 @@ def _send(
     take_route(net, transfer, hops, route, number)
     reach(transfer, net.pair_end[pair], at)
     if can_fork(net, route):
-        fork(net, demand, params, run.remaining, run.free_at, limit_use, transfer, hops, pair, chunk, number)
-    limit_use.own[:] = 0
+        fork(net, demand, params, run.remaining, run.free_at, transfer, hops, pair, chunk, number)
     _write(sent, transfer, chunk, now)
-    _occupy_links(net, run.free_at, limit_use, transfer)
+    _occupy_links(run.free_at, transfer)
     _deliver(net, demand, run, transfer, queue, chunk)
     return True
 
@@ -289,7 +273,6 @@ def _choose(
     params: GreedyParams,
     run: RunState,
     heaps: Heaps,
-    limit_use: LimitUse,
     hops: Hops,
     pair: int,
     now: int,
@@ -312,9 +295,8 @@ def _choose(
             free_cell(heaps, cell)
             continue
         arrival = fill_hops(net, route, size, now, hops)
-        wait = route_wait(net, limit_use, run.free_at, hops, route, now)
+        wait = route_wait(net, run.free_at, hops, route, now)
         if wait > 0:
-            limit_use.own[:] = 0
             reinsert(heaps, pair, cell)
             return -1, -1, max(wait, now + 1)
         free_cell(heaps, cell)
@@ -352,12 +334,10 @@ def _write(sent: SentTransfers, transfer: OpenTransfer, chunk: int, start: int) 
 
 
 @inner
-def _occupy_links(net: GreedyNetwork, free_at: I64, limit_use: LimitUse, transfer: OpenTransfer) -> None:
-    """Occupy the links of the current transfer, and their limits."""
+def _occupy_links(free_at: I64, transfer: OpenTransfer) -> None:
+    """Occupy the links of the current transfer."""
     for k in range(transfer.hops[0]):
-        link = transfer.link[k]
-        free_at[link] = transfer.until[link]
-        book_limits(net, limit_use, link, transfer.begin[link], transfer.until[link], transfer.GBps[link])
+        free_at[transfer.link[k]] = transfer.until[transfer.link[k]]
 
 
 @inner

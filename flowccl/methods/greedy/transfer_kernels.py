@@ -6,7 +6,7 @@ import numpy as np
 
 from flowccl.compiled import F64, I32, I64, inlined, inner, maker
 from flowccl.methods.greedy.inputs import GreedyDemand, GreedyNetwork, GreedyParams
-from flowccl.methods.greedy.link_kernels import Hops, LimitUse, changes, count_own, limit_wait
+from flowccl.methods.greedy.link_kernels import Hops, changes
 from flowccl.methods.greedy.score_kernels import lower_remaining, score
 
 
@@ -80,7 +80,6 @@ def fork(
     params: GreedyParams,
     remaining: F64,
     free_at: I64,
-    limit_use: LimitUse,
     transfer: OpenTransfer,
     hops: Hops,
     pair: int,
@@ -95,7 +94,7 @@ def fork(
         if other == pair or net.buffer[end] >= 0 or score(net, demand, params, remaining, other, chunk) <= 0:
             continue
         for route in range(net.route_ptr[other], net.route_ptr[other + 1]):
-            at = _branch(net, free_at, limit_use, transfer, hops, route, demand.chunk_bytes[chunk], number)
+            at = _branch(net, free_at, transfer, hops, route, demand.chunk_bytes[chunk], number)
             if at >= 0:
                 reach(transfer, end, at)
                 lower_remaining(net, demand, remaining, chunk, end, False)
@@ -106,7 +105,6 @@ def fork(
 def _branch(
     net: GreedyNetwork,
     free_at: I64,
-    limit_use: LimitUse,
     transfer: OpenTransfer,
     hops: Hops,
     route: int,
@@ -128,14 +126,11 @@ def _branch(
         slow = np.int64(np.ceil(size * 1000.0 / net.link_GBps[link])) > busy
         if changes(net, link) or slow or not same or free_at[link] > at or transfer.mark[link] == number:
             return -1
-        if len(limit_use.own) > 0 and limit_wait(net, limit_use, link, at, at + busy, transfer.GBps[before]):
-            return -1
         hops.begin[h - first] = at
         at += net.link_latency[link]
     for h in range(leaves, net.hop_ptr[route + 1]):
         begin = hops.begin[h - first]
         _take_link(transfer, net.hop_link[h], number, begin, begin + busy, transfer.GBps[before])
-        count_own(net, limit_use, net.hop_link[h])
     return int(at + busy)
 
 

@@ -46,7 +46,7 @@ def packed_trees(problem: Problem, context: SearchContext) -> Iterator[Schedule 
     yield from _schedules(problem, makers, context)
 
 
-def useful_chunks(problem: Problem) -> int:
+def useful_chunks(problem: Problem, context: SearchContext) -> int:
     """A number of chunks with which the pipelines are long: a power of two."""
     per_chunk = max(_transfers(problem) // problem.demand.pieces, 1)
     return 1 << max(int(_MOST_STREAMED / per_chunk).bit_length() - 1, 0)

@@ -73,7 +73,7 @@ def packed_paths(problem: Problem, context: SearchContext) -> Iterator[Schedule 
         noise = power_of_ten(float(random.uniform(-3.0, 0.0)))
 
 
-def useful_chunks(problem: Problem) -> int:
+def useful_chunks(problem: Problem, context: SearchContext) -> int:
     """A number of chunks with which they fit to the rates: a power of two."""
     pairs = max(len(problem.demand) // problem.demand.pieces, 1)
     return 1 << max(int(_MOST_STREAMED / pairs).bit_length() - 1, 0)
