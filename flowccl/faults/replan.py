@@ -21,8 +21,10 @@ from flowccl.faults.substitution import substituted
 from flowccl.faults.tree_repair import repaired_trees
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
+from flowccl.runtimes.machine import with_costs_in_links
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES
-from flowccl.schedule.generation.carrying import Carrier, planned_again
+from flowccl.schedule.generation.carrying import Carrier
+from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import subdivide
 from flowccl.search.context import SearchContext
@@ -96,7 +98,7 @@ def replan(
         raise InputError("nothing to do: give a lost link with --without, or a slow one with --slow")
     machine = FaultyMachine(schedule, faults)
     topology = machine.near.topology
-    planned = planned_again(schedule)
+    planned = _planned_again(schedule)
     late = None if planned is None else FaultyMachine(planned, faults).late()
     quick = (schedule, topology, max(steps, 1))
     with _forked(in_parallel and steps > 0) as pool:
@@ -195,3 +197,16 @@ def _after_steps(method: str, topology: Topology, demand: Demand, steps: int, *,
     if made is not None and lanes is not None:
         made = on_trunks(made, lanes)
     return None if made is None or (check and verify(made)) else made
+
+
+def _planned_again(schedule: Schedule) -> Schedule | None:
+    """Return the schedule of a runtime as one on a machine whose links stand for the costs of messages.
+
+    None where it uses operations of switches, which only the runtime has.
+    """
+    if schedule.execution is None:
+        return schedule
+    if schedule.shape.operation:
+        return None
+    machine = with_costs_in_links(schedule.topology, schedule.execution.profile)
+    return Engine(schedule, None, machine).run()

@@ -21,8 +21,6 @@ from flowccl.search.context import SearchContext
 from flowccl.topology.neighbours import Neighbours, neighbours
 
 _MOST_SENDS = 60_000
-_STEP_SENDS = 10_000  # sends examined in one step, about 0.1 s
-_MOST_PLANS = 32
 _ORDERS = 12
 
 Send = tuple[int, int, bool]  # from rank, to rank, reduce
@@ -50,21 +48,14 @@ def staged_exchange(problem: Problem, context: SearchContext) -> Iterator[Schedu
         if best_ps is not None and best_ps <= 1.1 * near_ps:
             return
         order = ranks if turn == 0 else _pairing_order(ranks, cost, random)
-        better: Schedule | None = None
-        examined = 0
-        products = _products(len(ranks))[:_MOST_PLANS]
+        products = _products(len(ranks))
         for sizes, turns in ((factors, turns) for factors in products for turns in sorted({1, len(factors)})):
             plans = [_rotated(order, sizes, first) for first in range(turns)]
             schedule = _placed(problem, near, cost, [list(_groups(*plan)) for plan in plans])
-            if turn == 0 and schedule is not None:
-                yield schedule
-            if schedule is not None and (best_ps is None or schedule.finish_ps < best_ps):
-                better, best_ps = None if turn == 0 else schedule, schedule.finish_ps
-            examined += turns * len(ranks) * sum(sizes)
-            if examined > _STEP_SENDS:
-                yield better
-                better, examined = None, 0
-        yield better
+            is_better = schedule is not None and (best_ps is None or schedule.finish_ps < best_ps)
+            if schedule is not None and is_better:
+                best_ps = schedule.finish_ps
+            yield schedule if turn == 0 or is_better else None
 
 
 def _rotated(ranks: list[int], sizes: list[int], first: int) -> tuple[list[int], list[int]]:

@@ -16,6 +16,7 @@ from flowccl.errors import DemandError
 from flowccl.methods.justification import JustifyingWalk
 from flowccl.methods.rates.network import F64, PricedNetwork
 from flowccl.methods.rates.proof import report_tree_bound
+from flowccl.methods.rates.rounding import EVEN
 from flowccl.methods.rates.streams import HalvesPipelines, TreePipelines, reversed_reduction
 from flowccl.methods.rates.trees import TreeRates, least_of_halves, pair_bound, tree_rates
 from flowccl.methods.suitability import is_for_all
@@ -122,7 +123,10 @@ def _spread(problem: Problem, context: SearchContext, share: float = _RATES_SHAR
 def _schedules(
     problem: Problem, makers: list[TreePipelines | HalvesPipelines], context: SearchContext
 ) -> Iterator[Schedule | None]:
-    """Pipelines, then their transfers in orders of the engine: those better than all before, or None."""
+    """Pipelines, then their transfers in orders of the engine: those better than all before, or None.
+
+    Also the pipeline that loads links most evenly: threadblocks that repeat their operations may do so with its chunks.
+    """
     some = sorted((one for maker in makers for one in maker.in_order()), key=lambda one: one.time_ps)
     if _transfers(problem) > _MOST_LISTED and some[0].time_ps >= context.incumbents.best_ps:
         return  # the engine would not improve it
@@ -133,7 +137,9 @@ def _schedules(
     runs = _in_order_of([first, *(one.make() for one in some[1:_ORDERS])], context)
     best = min([first, *filter(None, islice(runs, _AT_ONCE))], key=lambda one: one.finish_ps)
     yield best
-    best_ps = best.finish_ps
+    best_ps, even = best.finish_ps, min(some, key=lambda one: one.busy_ps)
+    if some[0].busy_ps > EVEN * even.busy_ps:  # later, but not where it is repeated with smaller chunks
+        yield even.make()
     for found in runs:
         if found is None or found.finish_ps >= best_ps:
             yield None

@@ -48,6 +48,13 @@ class Pipelines:
         """The completion time, apart from rounding."""
         return self._pace[0]
 
+    @cached_property
+    def load_ps(self) -> F64:
+        """How long each resource is busy with all chunks."""
+        resource, step = self._uses
+        sent = (self._bytes * self._count)[self._stream[step]]
+        return np.bincount(resource, sent, len(self.network.capacity)) * 1000 / self.network.capacity
+
     def schedule(self, method: str) -> Schedule:
         """The schedule of all chunks."""
         topology, size = self.network.topology, self._bytes[self._stream]
@@ -85,8 +92,7 @@ class Pipelines:
         """The completion time in ps, the period of each stream, and the part of it that each transfer takes."""
         capacity, (resource, step) = self.network.capacity / 1000, self._uses  # bytes per ps
         stream = self._stream[step]
-        load = np.bincount(resource, self._bytes[stream] * self._count[stream], len(capacity)) / capacity
-        period, used = float(load.max()) / self._count, np.ones(len(self._stream))
+        period, used = float(self.load_ps.max()) / self._count, np.ones(len(self._stream))
         latency = self._longest(self._latency_ps.astype(np.float64))
         for _ in range(_SETTLING):
             path = self._longest(used * period[self._stream] + self._latency_ps) - latency

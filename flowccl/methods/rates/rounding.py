@@ -7,8 +7,10 @@ from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
 from flowccl.methods.rates.network import F64, I64
+from flowccl.solver import ProgramBuilder, SolverOptions, solve
 
 _SWEEPS = 40
+EVEN = 1.01  # load of the busiest link, relative to the least possible one, up to which chunks are evenly spread
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +53,22 @@ def deal_columns(columns: Columns, group: I64) -> I64:
         choices = column[ptr[group[chunks[0]]] : ptr[group[chunks[0]] + 1]]
         choice[chunks] = choices[dealt(columns.weight[choices], len(chunks))] if len(choices) > 1 else choices[0]
     return choice
+
+
+def whole_chunks(columns: Columns, capacity: F64, count: I64, limit_s: float) -> F64 | None:
+    """Return how many chunks take each column, for `count` chunks of each group: the largest load is the least.
+
+    None where no solution is found in the time.
+    """
+    model = ProgramBuilder()
+    total, chunks = model.variables("time", cost=1), model.variables("chunks", len(columns.group), integer=True)
+    loads = model.rows("resource", len(capacity), upper=0).add(total, times=-capacity)
+    loads.add_at(
+        columns.resource, chunks[np.repeat(np.arange(len(columns.group)), np.diff(columns.ptr))], columns.amount
+    )
+    model.rows("group", len(count), equals=count).add_at(columns.group, chunks)
+    found = solve(model.build(), SolverOptions(time_limit_s=limit_s, gap=EVEN - 1))
+    return None if found.values is None else np.rint(found.values[1:])
 
 
 def balanced(columns: Columns, group: I64, size: NDArray[np.int64], capacity: F64, choice: I64) -> I64:

@@ -11,20 +11,22 @@ from flowccl.adapters.reversal import opposite_links
 from flowccl.demand.demand import Demand
 from flowccl.methods.rates.network import F64, I64, PricedNetwork
 from flowccl.methods.rates.pipeline import ChunkStream, Pipelines
-from flowccl.methods.rates.rounding import Columns, deal_columns, dealt
+from flowccl.methods.rates.rounding import EVEN, Columns, deal_columns, dealt, whole_chunks
 from flowccl.methods.rates.sequence import in_sequence
 from flowccl.methods.rates.trees import TreeRates, fewer_trees
 from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import reverse
 from flowccl.topology.topology import Topology
 
+_WHOLE_SHARE = 0.25  # of the time limit for the rates: for the program that places whole chunks
 _LEAST_PARTS = (0.001, 0.1)  # of the largest tree of a root: trees with less data are left out
 
 
 class Planned(NamedTuple):
-    """A schedule that was not made yet, with its expected completion time."""
+    """A schedule that was not made yet, with its expected completion time, and how long its busiest link is busy."""
 
     time_ps: float
+    busy_ps: float
     make: Callable[[], Schedule]
 
 
@@ -49,9 +51,20 @@ class TreePipelines:
         roots = np.array([tree.root + self.topology.num_gpus * tree.inward for tree in trees])
         columns = Columns.of(roots, rates.amount, rates.load)
         amounts = fewer_trees(self.network, rates, self.data, len(self.demand), int(self.demand.chunk_bytes.sum()))
+        amounts += [] if self.data is None else self._whole_chunks(columns)
         some = [self._pipelines(replace(columns, weight=one), least) for one in amounts for least in _LEAST_PARTS]
         some.sort(key=lambda one: one.time_ps)
-        return [Planned(one.time_ps, partial(one.schedule, self.method)) for one in some]
+        return [Planned(one.time_ps, float(one.load_ps.max()), partial(one.schedule, self.method)) for one in some]
+
+    def _whole_chunks(self, columns: Columns) -> list[F64]:
+        """Whole chunks on each tree, where chunks that follow the rates load some link by much more."""
+        source, capacity = self.demand.source.astype(np.int64), self.network.capacity
+        rate = np.bincount(deal_columns(columns, source), minlength=len(columns.group)) / len(source)
+        if float((np.array(self.rates.load).T @ rate / capacity).max()) <= EVEN * self.rates.time:
+            return []
+        count = np.bincount(source, minlength=self.topology.num_gpus)
+        found = whole_chunks(columns, capacity, count, self.rates.limit_s * _WHOLE_SHARE)
+        return [] if found is None else [found]
 
     def _pipelines(self, columns: Columns, least: float) -> Pipelines:
         """Chunks in proportion to weights, on trees with this part of the largest of their root or more."""
@@ -103,8 +116,8 @@ class HalvesPipelines:
         there = self.spread.in_order()
         back = there if self.back is None else self.back.in_order()
         return [
-            Planned(one.time_ps + other.time_ps, partial(self._both, one, other))
-            for one, other in zip(back, there, strict=True)
+            Planned(one.time_ps + other.time_ps, one.busy_ps + other.busy_ps, partial(self._both, one, other))
+            for one, other in zip(back, there, strict=False)
         ]
 
     def _both(self, back: Planned, there: Planned) -> Schedule:

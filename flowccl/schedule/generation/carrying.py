@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flowccl.arrays import NEVER
 from flowccl.errors import InputError
 from flowccl.runtimes.execution import Execution
-from flowccl.runtimes.machine import known_sms, with_costs_in_links
+from flowccl.runtimes.machine import known_sms
 from flowccl.runtimes.profiles import ALIGNMENT_BYTES, RuntimeProfile
 from flowccl.schedule.clock import route_costs
 from flowccl.schedule.generation.collecting import merged_messages, staged_messages
@@ -63,6 +63,7 @@ class Carrier:
     transfer_s: float = 0.0  # the most seconds that a transfer has taken so far, in one variant
     known: dict[tuple[str, int], _Variant] = field(default_factory=dict)
     best_ps: dict[tuple[str, int], int] = field(default_factory=dict)
+    noted: list[Schedule] = field(default_factory=list)
 
     def __call__(self, schedule: Schedule, anew: bool = False) -> Schedule | None:
         """Return the schedule as the runtime carries it out, in the best variant found; None where it cannot.
@@ -82,14 +83,14 @@ class Carrier:
         if is_first and search.best is not None and search.best.finish_ps > _FAR * best_ps:
             return search.best
         is_near = search.best is None or search.best.finish_ps <= _NEAR * self.best_ps.get(key, search.best.finish_ps)
-        is_small = len(schedule) <= EXPLORED
-        if is_first or (is_small and is_near):
-            several = is_first and is_small
+        thoroughly = is_small(schedule)
+        if is_first or (thoroughly and is_near):
+            several = is_first and thoroughly
             for collected in self._collections(schedule, search.best) if several else (variant.collected,):
-                for protocol in protocols if is_small else (variant.protocol,):
+                for protocol in protocols if thoroughly else (variant.protocol,):
                     near = search.variant if search.best is not None and not (collected or anew) else None
                     shapes = self._shapes(schedule, protocol, near)
-                    search.improve(protocol, shapes, collected, thoroughly=is_small)
+                    search.improve(protocol, shapes, collected, thoroughly=thoroughly)
         if search.best is None:
             return None
         if is_near or key not in self.known:
@@ -99,6 +100,11 @@ class Carrier:
         found = self._collected(search.best, search.variant) if is_near else search.best
         self.best_ps[key] = min(self.best_ps.get(key, found.finish_ps), found.finish_ps)
         return found
+
+    def note(self, schedule: Schedule | None) -> None:
+        """Keep a small schedule for loops: a late one may be early with them."""
+        if schedule is not None and is_small(schedule):
+            self.noted.append(schedule)
 
     @property
     def looper(self) -> Looper:
@@ -305,6 +311,11 @@ class _VariantSearch:
         return True
 
 
+def is_small(schedule: Schedule | None) -> bool:
+    """Whether a schedule is carried out in many variants."""
+    return schedule is not None and len(schedule) <= EXPLORED
+
+
 def _units(schedule: Schedule) -> int:
     """The aligned units in the largest part that all chunks are multiples of; 0 where chunks are not aligned."""
     units, odd = divmod(int(np.gcd.reduce(schedule.demand.chunk_bytes)), ALIGNMENT_BYTES)
@@ -376,16 +387,3 @@ def _path(schedule: Schedule, route: int, end: int) -> list[int]:
         path.append(link)
         link = feeds.get(topology.links[link].src)
     return path[::-1]
-
-
-def planned_again(schedule: Schedule) -> Schedule | None:
-    """Return the schedule of a runtime as one on a machine whose links stand for the costs of messages.
-
-    None where it uses operations of switches, which only the runtime has.
-    """
-    if schedule.execution is None:
-        return schedule
-    if schedule.shape.operation:
-        return None
-    machine = with_costs_in_links(schedule.topology, schedule.execution.profile)
-    return Engine(schedule, None, machine).run()
