@@ -84,10 +84,10 @@ def find_warm_start(grid: Grid, demand: Demand, bound: int, context: SearchConte
 
 def _searches(grid: Grid, demand: Demand, context: SearchContext) -> list[tuple[Iterator[Schedule | None], bool]]:
     """The searches, each with whether it runs on the real machine."""
-    from flowccl.methods.greedy import greedy
-    from flowccl.methods.reroute import reroute
+    from flowccl.methods.registry import load_method
 
     topology, rounded = grid.topology, rounded_topology(grid)
+    greedy, reroute = load_method("greedy"), load_method("reroute")
     searches = [(greedy(Problem(topology, demand), context), True)]
     if rounded is not None:
         searches.append((greedy(Problem(rounded, equal_chunks(demand)), context), False))
