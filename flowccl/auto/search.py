@@ -33,7 +33,7 @@ _SHORT = 3.0  # times what two chunks of the first method take: with less time l
 
 @dataclass
 class PortfolioSearch(SearchState):
-    """The search in rounds. A single method raises its errors; one of several is dropped instead."""
+    """The search in rounds. A single method raises its errors, before its first schedule; others are dropped instead."""
 
     def __post_init__(self) -> None:
         self.next_counts, self.refinements = NextCounts(self), Refinements(self)
@@ -229,7 +229,7 @@ class PortfolioSearch(SearchState):
                     began, began_cpu_s = self.context.budget.elapsed_s, thread_time()
                 best = arm.step() or best
             except Exception as error:  # an error of one method does not end the search of the others
-                if len(self.methods) == 1:
+                if len(self.methods) == 1 and self.best_ps == inf:
                     raise
                 level = logging.DEBUG if isinstance(error, DemandError) else logging.WARNING
                 log.log(level, "%s is dropped: %r", arm.name, error)

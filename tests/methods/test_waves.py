@@ -62,4 +62,4 @@ def test_without_a_schedule_of_another_method_there_is_nothing_to_divide() -> No
 
 def test_the_useful_number_of_chunks_has_few_transfers() -> None:
     problems = [Problem(draw(322).topology, collective("allreduce", 24, 10**6, chunks)) for chunks in (1, 4)]
-    assert {useful_chunks(problem) for problem in problems} == {8}
+    assert {useful_chunks(problem, SearchContext.with_limit(1.0)) for problem in problems} == {8}

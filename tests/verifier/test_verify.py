@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flowccl.demand.collectives import collective
@@ -387,7 +387,10 @@ def schedules(draw: st.DrawFn) -> Schedule:
     topology = draw(topologies(max_gpus=4, max_switches=2))
     demand = draw(demands(topology.num_gpus, reductions=True, max_chunks=2))
     method = draw(st.sampled_from(("direct", "tree", "ring")))
-    return next(load_method(method)(Problem(topology, demand), SearchContext.with_limit(60.0)))
+    some = load_method(method)(Problem(topology, demand), SearchContext.with_limit(60.0))
+    found = next((schedule for schedule in some if schedule is not None), None)
+    assume(found is not None)  # with limits, other times may break an exchange
+    return replace(found, rate_GBps=np.zeros(0))  # the slow verifier takes the rates of links and limits
 
 
 def damaged(draw: st.DrawFn, schedule: Schedule) -> Schedule:
