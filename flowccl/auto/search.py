@@ -33,7 +33,7 @@ _SHORT = 3.0  # times what two chunks of the first method take: with less time l
 
 @dataclass
 class PortfolioSearch(SearchState):
-    """The search in rounds. A single method raises its errors, before its first schedule; others are dropped instead."""
+    """The search in rounds. A single method raises errors before its first schedule; others are dropped instead."""
 
     def __post_init__(self) -> None:
         self.next_counts, self.refinements = NextCounts(self), Refinements(self)
