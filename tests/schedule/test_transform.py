@@ -1,6 +1,7 @@
 """Transforms of schedules: valid schedules stay valid, and transfers do not get later."""
 
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def greedy(topology: Topology, demand: Demand) -> Schedule:
 
 def by(method: str, topology: Topology, demand: Demand) -> Schedule:
     found = load_method(method)(Problem(topology, demand), SearchContext.with_limit(60.0))
-    return next(schedule for schedule in found if schedule is not None)
+    return next((schedule for schedule in islice(found, 3) if schedule is not None), None)
 
 
 @st.composite
