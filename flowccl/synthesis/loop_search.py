@@ -49,10 +49,13 @@ class LoopSearch:
 
     def see(self, schedules: Sequence[Schedule], policy: Policy) -> None:
         """Note what is expected of schedules with loops, for a policy of the engine."""
+        new = [schedule for schedule in schedules if id(schedule) not in self.seen]
+        self.seen |= {id(schedule): schedule for schedule in new}
+        self.see_once(new, policy)
+
+    def see_once(self, schedules: Sequence[Schedule], policy: Policy) -> None:
+        """The same for schedules that are not seen again, and kept only where they are promising."""
         for schedule in schedules:
-            if id(schedule) in self.seen:
-                continue
-            self.seen[id(schedule)] = schedule
             ps, loops = self.looper.expected(schedule, self._fits)
             key = schedule.method, schedule.demand.pieces
             if ps < _BETTER * self.expected.get(key, float("inf")):

@@ -106,10 +106,12 @@ class TaskSearch:
 
     def _with_loops(self, best_ps: float) -> Iterator[Schedule]:
         """After a round of the search: schedules whose threadblocks repeat their operations, better than all before."""
+        noted = [] if self.carrier is None else self.carrier.take_noted()
         if self.loops is None or self.carrier is None:
             return
         budget, loops = self.context.budget, self.loops
-        loops.see([*self.portfolio.found(), *self.carrier.noted], self.carrier.policy)
+        loops.see(self.portfolio.found(), self.carrier.policy)
+        loops.see_once(noted, self.carrier.policy)
         share_s = inf if budget.steps is not None else _LOOPS_SHARE * budget.elapsed_s
         yield from self._verified(loops.trials(best_ps, lambda seconds: loops.seconds + seconds <= share_s))
 

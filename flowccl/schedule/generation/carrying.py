@@ -102,9 +102,13 @@ class Carrier:
         return found
 
     def note(self, schedule: Schedule | None) -> None:
-        """Keep a small schedule for loops: a late one may be early with them."""
+        """Keep a small schedule for loops until they take it: a late one may be early with them."""
         if schedule is not None and is_small(schedule):
             self.noted.append(schedule)
+
+    def take_noted(self) -> list[Schedule]:
+        """Return the schedules that were noted since the last call; other threads may note more meanwhile."""
+        return [self.noted.pop() for _ in range(len(self.noted))][::-1]
 
     @property
     def looper(self) -> Looper:
