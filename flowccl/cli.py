@@ -88,9 +88,9 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
         hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(parser.of_command)}"
         parser.whole.error(f"there is no command {first!r}; {hint}")
     options, unknown = parser.whole.parse_known_args(arguments)
+    options.verbose = options.verbose or "--verbose" in unknown  # before the command or after it
+    unknown = [word for word in unknown if word != "--verbose"]
     if unknown:
-        if unknown[0] == "--verbose":
-            parser.whole.error(f"option --verbose belongs before the command: flowccl --verbose {options.command}")
         parser.of_command[options.command].unknown(unknown)
     return options
 

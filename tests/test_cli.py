@@ -396,6 +396,12 @@ def test_an_unknown_command_is_refused_with_the_nearest_one(capsys):
     assert "the commands are synth, verify, " in run(capsys, "--verbose", "xyz")[2]
 
 
+def test_verbose_may_stand_before_the_command_or_after_it(capsys):
+    words = ["synth", "full:2", "allgather", "--method", "direct"]
+    for before, after in (["--verbose"], []), ([], ["--verbose"]):
+        assert "direct: finish" in run(capsys, *before, *words, *after)[2]
+
+
 def test_a_plan_in_place_of_a_schedule_is_named(capsys):
     write("plan.json", {"name": "x", "collective": "allreduce", "protocol": "Simple", "gpus": []})
     for command in ("verify", "run", "explain"):

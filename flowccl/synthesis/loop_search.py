@@ -5,12 +5,19 @@ from dataclasses import dataclass, field, replace
 from time import thread_time
 from typing import Any
 
-from flowccl.schedule.generation.carrying import LEAST_RATES
-from flowccl.schedule.generation.looping import Looper, Policy
+from flowccl.schedule.generation.looping import LOOPED, Looper, Policy
 from flowccl.schedule.schedule import Schedule
 
 _BETTER = 0.99  # times what was expected of a schedule with the same chunks: later ones of its method are tried again
 _ALIKE = 0.001  # of what is expected: schedules with as many transfers and loops are about the same up to there
+_CHANGES: tuple[dict[str, Any], ...] = (  # of the policy, tried one after the other in the best schedule
+    {"most": 1.0},
+    {"most": 0.25},
+    {"least": 0.1},
+    {"least": 0.5},
+    {"leaves_capacity": True},
+    {"longest_first": True},
+)
 _TRANSFER_S = 1e-5  # of a trial, for each transfer, before the first one was measured
 
 
@@ -47,20 +54,20 @@ class LoopSearch:
     best: _Trial | None = None
     transfer_s: float = 0.0
 
-    def see(self, schedules: Sequence[Schedule], policy: Policy) -> None:
-        """Note what is expected of schedules with loops, for a policy of the engine."""
+    def see(self, schedules: Sequence[Schedule]) -> None:
+        """Note what is expected of schedules with loops."""
         new = [schedule for schedule in schedules if id(schedule) not in self.seen]
         self.seen |= {id(schedule): schedule for schedule in new}
-        self.see_once(new, policy)
+        self.see_once(new)
 
-    def see_once(self, schedules: Sequence[Schedule], policy: Policy) -> None:
+    def see_once(self, schedules: Sequence[Schedule]) -> None:
         """The same for schedules that are not seen again, and kept only where they are promising."""
         for schedule in schedules:
             ps, loops = self.looper.expected(schedule, self._fits)
             key = schedule.method, schedule.demand.pieces
             if ps < _BETTER * self.expected.get(key, float("inf")):
                 self.expected[key] = ps
-                self.waiting.append(_Trial(ps, schedule, loops, policy))
+                self.waiting.append(_Trial(ps, schedule, loops, LOOPED))
         self.waiting.sort(key=lambda trial: trial.expected_ps)
 
     def trials(self, best_ps: float, may_take: Callable[[float], bool]) -> Iterator[Schedule | None]:
@@ -85,16 +92,15 @@ class LoopSearch:
         trial = self.best or min(self.tried, key=lambda trial: trial.expected_ps, default=None)
         if trial is None:
             return
-        changes: list[dict[str, Any]] = [{"leaves_capacity": not trial.policy.leaves_capacity}]
-        changes += [{"least": least} for least in LEAST_RATES if least != trial.policy.least]
-        changes += [{"longest_first": True}]
-        for change in changes:
+        for change in _CHANGES:
             base = self.best or trial
+            changed = replace(base, policy=replace(base.policy, **change))
             if not may_take(self._takes_s(base)):
                 return
-            found = self._run(replace(base, policy=replace(base.policy, **change)), best_ps)
-            best_ps = best_ps if found is None else found.finish_ps
-            yield found
+            if changed.policy != base.policy:
+                found = self._run(changed, best_ps)
+                best_ps = best_ps if found is None else found.finish_ps
+                yield found
         base = self.best or trial
         others = [replace(other, policy=base.policy) for other in self.tried if other.policy != base.policy]
         for other in sorted(others, key=lambda trial: trial.expected_ps):

@@ -110,8 +110,8 @@ class TaskSearch:
         if self.loops is None or self.carrier is None:
             return
         budget, loops = self.context.budget, self.loops
-        loops.see(self.portfolio.found(), self.carrier.policy)
-        loops.see_once(noted, self.carrier.policy)
+        loops.see(self.portfolio.found())
+        loops.see_once(noted)
         share_s = inf if budget.steps is not None else _LOOPS_SHARE * budget.elapsed_s
         yield from self._verified(loops.trials(best_ps, lambda seconds: loops.seconds + seconds <= share_s))
 

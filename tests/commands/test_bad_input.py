@@ -67,7 +67,6 @@ OPTIONS = {
     "--nope": "unknown option --nope before the command; write flowccl COMMAND [OPTIONS]\nTry: flowccl --help",
     "--nope synth": "unknown option --nope before the command; write flowccl COMMAND [OPTIONS]\nTry: flowccl --help",
     f"--size=1MB {SYNTH}": "option --size belongs after its command: flowccl synth ... --size\nTry: flowccl --help",
-    f"{SYNTH} --verbose": ("option --verbose belongs before the command: flowccl --verbose synth\nTry: flowccl --help"),
     f"{SYNTH} --sede 3": "unknown option --sede; did you mean --seed?\nTry: flowccl synth --help",
     f"{SYNTH} --xyzzy": "unknown option --xyzzy\nTry: flowccl synth --help",
     f"{SYNTH} more": "unexpected argument 'more'\nTry: flowccl synth --help",

@@ -1,6 +1,7 @@
 """Method packed-trees: rates of trees, whole chunks on them, and periodic pipelines."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +20,11 @@ from flowccl.schedule.files import schedule_from_json, schedule_to_json
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.builders import full, line, ring, star
+from flowccl.topology.files import load_topology
 from flowccl.topology.topology import Limit, Topology
 from flowccl.verifier.verify import verify
+
+DATA = Path(__file__).parents[1] / "data"
 
 
 def _first(topology, name, size, chunks, steps=12):
@@ -70,6 +74,17 @@ def test_a_limit_counts_as_much_as_a_link():
     topology = _with_limit(full(4, bandwidth_GBps=10), 5.0)
     rates = tree_rates(PricedNetwork(topology), np.full(4, 0.25), 1000.0)
     assert rates.time == pytest.approx(0.05, rel=0.01)  # a quarter of the data leaves gpu0 once, over 5 GB/s
+
+
+def test_only_what_must_be_full_is_full():
+    """Two PCIe hosts: the link between them is busy all the time, the ports of GPUs 91 % of it, and none above 95 %."""
+    topology = load_topology(DATA / "machines" / "pcie_hosts.json")
+    network = PricedNetwork(topology)
+    rates = tree_rates(network, np.full(8, 1 / 8), 1000.0)
+    busy = np.array(rates.load).T @ rates.amount / network.capacity / rates.time
+    between = np.array([kind == "nic" for kind in topology.link_kinds])
+    assert busy[between].min() > 0.99
+    assert busy[~between].max() < 0.95
 
 
 @pytest.mark.parametrize("name", ["allgather", "reduce_scatter", "allreduce", "broadcast", "reduce"])

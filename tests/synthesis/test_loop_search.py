@@ -13,7 +13,7 @@ from flowccl.schedule.generation.looping import Looper, Policy
 from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.synthesis import synthesize
-from flowccl.synthesis.loop_search import LoopSearch
+from flowccl.synthesis.loop_search import _CHANGES, LoopSearch
 from flowccl.topology.machines import machine
 from flowccl.verifier.verify import verify
 
@@ -34,11 +34,11 @@ def search(fits=lambda seconds, messages, loops: True) -> LoopSearch:
 
 def test_the_most_promising_is_tried_first_and_nothing_that_cannot_be_earlier(schedules):
     loops = search()
-    loops.see(schedules, Policy())
-    loops.see(schedules, Policy())  # each is seen once
+    loops.see(schedules)
+    loops.see(schedules)  # each is seen once
     expected = [trial.expected_ps for trial in loops.waiting]
     again = search()
-    again.see([schedules[1], replace(schedules[1], method="another")], Policy())
+    again.see([schedules[1], replace(schedules[1], method="another")])
     assert len(list(again.trials(1e15, lambda seconds: True))) == 1  # the same plan of another method
     assert len(expected) == 3
     assert expected == sorted(expected)
@@ -54,12 +54,12 @@ def test_the_most_promising_is_tried_first_and_nothing_that_cannot_be_earlier(sc
 def test_variants_are_those_of_the_best_schedule_and_are_earlier(schedules):
     loops = search()
     assert list(loops.variants(1e15, lambda seconds: True)) == []
-    loops.see(schedules, Policy(least=1.0))
+    loops.see(schedules)
     late_ps = max(schedule.finish_ps for schedule in schedules)
     best = [found.finish_ps for found in loops.trials(late_ps, lambda seconds: True) if found is not None]
     assert best == sorted(best, reverse=True)
     more = list(loops.variants(best[-1], lambda seconds: True))
-    assert len(more) == 4  # two other rates, the longest way first, and capacity for slower messages
+    assert len(more) >= len(_CHANGES)  # then the best policy in other schedules
     assert all(found is None or found.finish_ps < best[-1] for found in more)
 
 
@@ -67,7 +67,7 @@ def test_the_best_policy_is_tried_in_the_other_schedules(schedules, monkeypatch)
     """PCIe hosts, allgather of 256 MB: 10,554 us with the schedule whose policy was varied, 10,324 with another one."""
     loops, policy = search(), Policy(leaves_capacity=True)
     monkeypatch.setattr(loops, "_run", lambda trial, best_ps: loops.tried.append(trial))
-    loops.see(schedules, Policy(least=1.0))
+    loops.see(schedules)
     list(loops.trials(1e15, lambda seconds: True))
     others = [trial.schedule for trial in loops.tried[1:]]
     loops.best = replace(loops.tried[0], policy=policy)
@@ -79,10 +79,10 @@ def test_the_best_policy_is_tried_in_the_other_schedules(schedules, monkeypatch)
 
 def test_without_time_nothing_is_tried(schedules):
     loops = search()
-    loops.see(schedules, Policy())
+    loops.see(schedules)
     assert list(loops.trials(1e15, lambda seconds: False)) == []
     none = search(lambda seconds, messages, loops: False)  # there would be no time for the program
-    none.see(schedules, Policy())
+    none.see(schedules)
     assert list(none.trials(1e15, lambda seconds: True)) == []
 
 

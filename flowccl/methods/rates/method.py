@@ -26,7 +26,6 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 
 _ORDERS = 3  # pipelines whose order the engine takes
-_AT_ONCE = 4  # orders of the engine in the first step
 _MOST_LISTED, _MOST_STREAMED = 10_000, 400_000  # transfers of schedules for the engine, and of pipelines
 _NAME = "packed-trees"
 _RATES_SHARE, _HALF_SHARE = 0.15, 0.06  # of the time limit, for rates: of all trees, and of a half of an allreduce
@@ -134,11 +133,12 @@ def _schedules(
     if len(first) > _MOST_LISTED:
         yield first
         return
-    runs = _in_order_of([first, *(one.make() for one in some[1:_ORDERS])], context)
-    best = min([first, *filter(None, islice(runs, _AT_ONCE))], key=lambda one: one.finish_ps)
+    orders = [first, *(one.make() for one in some[1:_ORDERS])]
+    runs = _in_order_of(orders, context)
+    best = min([first, *filter(None, islice(runs, 2 * len(orders)))], key=lambda one: one.finish_ps)
     yield best
-    best_ps, even = best.finish_ps, min(some, key=lambda one: one.busy_ps)
-    if some[0].busy_ps > EVEN * even.busy_ps:  # later, but not where it is repeated with smaller chunks
+    best_ps, even = best.finish_ps, min(some, key=lambda one: one.crowded)
+    if some[0].crowded > EVEN * even.crowded:  # later, but not where it is repeated with smaller chunks
         yield even.make()
     for found in runs:
         if found is None or found.finish_ps >= best_ps:

@@ -31,6 +31,11 @@ class Columns:
         resource = np.concatenate(used).astype(np.int64)
         return cls(group, weight, ptr, resource, np.concatenate([load[k] for load, k in zip(loads, used, strict=True)]))
 
+    def load(self, weight: F64, capacity: F64) -> F64:
+        """How long each resource is busy with a weight on each column."""
+        sent = self.amount * np.repeat(weight, np.diff(self.ptr))
+        return np.bincount(self.resource, sent, len(capacity)) / capacity
+
     def with_parts(self, least: float) -> "Columns":
         """The columns; those with less than this part of the weight of the heaviest one of their group in no group."""
         heaviest = np.zeros(int(self.group.max()) + 1)
@@ -56,18 +61,19 @@ def deal_columns(columns: Columns, group: I64) -> I64:
 
 
 def whole_chunks(columns: Columns, capacity: F64, count: I64, limit_s: float) -> F64 | None:
-    """Return how many chunks take each column, for `count` chunks of each group: the largest load is the least.
+    """Return how many chunks take each column, for `count` chunks of each group.
 
-    None where no solution is found in the time.
+    What the most delayed resource is busy for longer than with the weights is the least. None where no solution is
+    found in the time.
     """
+    of = np.repeat(np.arange(len(columns.group)), np.diff(columns.ptr))
+    planned = columns.load(columns.weight / columns.weight.sum() * count.sum(), capacity)
     model = ProgramBuilder()
-    total, chunks = model.variables("time", cost=1), model.variables("chunks", len(columns.group), integer=True)
-    loads = model.rows("resource", len(capacity), upper=0).add(total, times=-capacity)
-    loads.add_at(
-        columns.resource, chunks[np.repeat(np.arange(len(columns.group)), np.diff(columns.ptr))], columns.amount
-    )
+    longer, chunks = model.variables("longer", cost=1), model.variables("chunks", len(columns.group), integer=True)
+    loads = model.rows("resource", len(capacity), upper=planned * capacity).add(longer, times=-capacity)
+    loads.add_at(columns.resource, chunks[of], columns.amount)
     model.rows("group", len(count), equals=count).add_at(columns.group, chunks)
-    found = solve(model.build(), SolverOptions(time_limit_s=limit_s, gap=EVEN - 1))
+    found = solve(model.build(), SolverOptions(time_limit_s=limit_s))
     return None if found.values is None else np.rint(found.values[1:])
 
 

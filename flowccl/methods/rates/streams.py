@@ -23,10 +23,13 @@ _LEAST_PARTS = (0.001, 0.1)  # of the largest tree of a root: trees with less da
 
 
 class Planned(NamedTuple):
-    """A schedule that was not made yet, with its expected completion time, and how long its busiest link is busy."""
+    """A schedule that was not made yet, with its expected completion time.
+
+    `crowded` is the sum of the squares of the times for which links and limits are busy.
+    """
 
     time_ps: float
-    busy_ps: float
+    crowded: float
     make: Callable[[], Schedule]
 
 
@@ -54,13 +57,17 @@ class TreePipelines:
         amounts += [] if self.data is None else self._whole_chunks(columns)
         some = [self._pipelines(replace(columns, weight=one), least) for one in amounts for least in _LEAST_PARTS]
         some.sort(key=lambda one: one.time_ps)
-        return [Planned(one.time_ps, float(one.load_ps.max()), partial(one.schedule, self.method)) for one in some]
+        return [
+            Planned(one.time_ps, float(np.square(one.load_ps).sum()), partial(one.schedule, self.method))
+            for one in some
+        ]
 
     def _whole_chunks(self, columns: Columns) -> list[F64]:
-        """Whole chunks on each tree, where chunks that follow the rates load some link by much more."""
+        """Whole chunks on each tree, where chunks that follow the rates load some links by much more."""
         source, capacity = self.demand.source.astype(np.int64), self.network.capacity
-        rate = np.bincount(deal_columns(columns, source), minlength=len(columns.group)) / len(source)
-        if float((np.array(self.rates.load).T @ rate / capacity).max()) <= EVEN * self.rates.time:
+        whole = np.bincount(deal_columns(columns, source), minlength=len(columns.group)) / len(source)
+        longer = columns.load(whole, capacity) - columns.load(self.rates.amount, capacity)
+        if float(longer.max()) <= (EVEN - 1) * self.rates.time:
             return []
         count = np.bincount(source, minlength=self.topology.num_gpus)
         found = whole_chunks(columns, capacity, count, self.rates.limit_s * _WHOLE_SHARE)
@@ -116,7 +123,7 @@ class HalvesPipelines:
         there = self.spread.in_order()
         back = there if self.back is None else self.back.in_order()
         return [
-            Planned(one.time_ps + other.time_ps, one.busy_ps + other.busy_ps, partial(self._both, one, other))
+            Planned(one.time_ps + other.time_ps, one.crowded + other.crowded, partial(self._both, one, other))
             for one, other in zip(back, there, strict=False)
         ]
 

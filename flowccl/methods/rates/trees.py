@@ -16,13 +16,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from flowccl.errors import DemandError
-from flowccl.methods.rates.chunk_transfers import ChunkTransfers
-from flowccl.methods.rates.network import F64, I64, Path, PricedNetwork
+from flowccl.methods.rates.network import F64, I64, PricedNetwork
+from flowccl.methods.rates.tree_columns import PricedTrees, TreeColumn, gpu_prices, priced_trees
 from flowccl.solver import ProgramBuilder, Session, SolverOptions
 from flowccl.topology.topology import Topology
 
@@ -32,60 +32,10 @@ _DEPTH_WEIGHT = 2e-3  # part of T that a level of all trees costs: of equal tree
 _SMOOTH = 0.5  # weight of the prices of the best bound (Wentges)
 _WARM_STEPS = 3  # trees of each root with prices that follow the loads, before the first program is solved
 _TURNS = 16  # times that these prices follow within a step
-_EQUAL = 1e-3  # difference of prices of edges, relative to a typical one, below which shallow trees are preferred
-_LEVELS = (0.1, 0.5, 2.0)  # prices of a level of shallow trees, relative to a typical edge
 _WORTH = 1e-3  # part of its cost that a deeper tree must save to be kept beside a shallow one
+_FULL = (0.5, 0.75, 0.875, 0.9375)  # parts of the time from which a resource that is busy longer costs more
 _FEWER = 4  # programs that follow each other to find fewer trees
 _NEGLIGIBLE = 1e-6  # part of the data of a root below which a tree is not used
-
-
-@dataclass(frozen=True, eq=False)
-class TreeColumn:
-    """A spanning tree: its root, the parent of every other GPU, and the routes, by the last link of each.
-
-    Where `inward`, the tree is one of the reversed machine: data goes from the GPUs to their parents.
-    """
-
-    network: PricedNetwork = field(repr=False)
-    root: int
-    inward: bool
-    parent: I64
-    last: I64 = field(repr=False)
-    depth: int
-
-    @cached_property
-    def edges(self) -> list[tuple[int, int, Path]]:
-        """Parent, child and route, parents first."""
-        children: dict[int, list[int]] = {}
-        for node, above in enumerate(self.parent.tolist()):
-            if node != self.root:
-                children.setdefault(above, []).append(node)
-        edges, queue = list[tuple[int, int, Path]](), [self.root]
-        for above in queue:
-            new = children.get(above, [])
-            edges += [(above, node, self.network.path(self.last, above, node)) for node in new]
-            queue += new
-        return edges
-
-    def longest_path(self, takes: F64, latency: F64) -> float:
-        """The longest path from the root, where a route takes as long as its slowest link, and all its latencies."""
-        from flowccl.methods.rates.pricing_kernels import longest_path
-
-        tail = self.network.topology.link_src
-        return float(longest_path(self.parent, self.root, self.last, tail, takes, latency))
-
-    @cached_property
-    def plan(self) -> ChunkTransfers:
-        """The transfers of a chunk: from the root, or into it with the farthest GPUs first."""
-        edges = self.edges[::-1] if self.inward else self.edges
-        place = {node: i for i, (_, node, _) in enumerate(edges)}
-        above = [(place[a], place[b]) for a, b, _ in edges if a in place]
-        waits = [(below, i) for i, below in above] if self.inward else above
-        level = [0] * len(edges)
-        for first, then in sorted(waits, key=lambda pair: pair[1]):
-            level[then] = max(level[then], level[first] + 1)
-        paths = [tuple(reversed(path)) if self.inward else path for _, _, path in edges]
-        return ChunkTransfers.of(paths, level, waits, reduce=self.inward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +115,7 @@ def _generate(master: "_Master", load: F64, time_limit_s: float) -> TreeRates:
         total, price, amount = solved
         slow = slow + 1 if total > before * (1 - _CLOSE) else 0
     master.add(master.priced(center)[1])  # with shallow ones, to choose from where there are few chunks
-    amount = np.concatenate((amount, np.zeros(len(master.trees) - len(amount))))
+    amount = master.evened(total, amount)
     used = master.useful(price, amount)
     return TreeRates(
         tuple(master.trees[j] for j in used),
@@ -249,6 +199,30 @@ class _Master:
         price /= max(float(price @ self.network.capacity), 1e-300)
         return float(solution.values[0]), price, solution.values[self.fixed :]
 
+    def evened(self, total: float, amount: F64) -> F64:
+        """Data on all trees in about the same time, with less on resources that are busy for nearly all of it.
+
+        The fuller, the more it costs: a schedule waits for what is nearly full, while a pipeline fills early over what
+        is not. The amounts themselves where there is no time for that. This is the last program of the session.
+        """
+        from scipy import sparse
+
+        amount = np.concatenate((amount, np.zeros(len(self.trees) - len(amount))))
+        used = np.flatnonzero(np.array(self.load_of).any(axis=0))
+        capacity, count = total * self.network.capacity[used], len(used) * len(_FULL)
+        loads = sparse.csr_array(np.array(self.load_of).T[used] / capacity[:, None])
+        beyond = self.session.add_columns(
+            np.full(count, total / len(used)), sparse.csc_array((self.session.program.num_rows, count))
+        )
+        before = sparse.csr_array((count, self.fixed))
+        trees = sparse.vstack([loads] * len(_FULL))
+        rows: Any = sparse.hstack((before, trees, -sparse.eye_array(count)))
+        self.session.add_rows(rows, upper=np.repeat(_FULL, len(used)))
+        only_time = np.eye(1, self.session.program.num_columns)
+        self.session.add_rows(only_time, upper=total * (1 + _CLOSE))
+        solution = self.session.solve(max(self.until - time.monotonic(), 0.0))
+        return amount if solution.values is None else np.maximum(solution.values[self.fixed : int(beyond[0])], 0.0)
+
     def crowded(self, amount: F64, load: F64) -> list[F64]:
         """Prices on the most loaded resources only: those that the program fills, and those that the first trees fill.
 
@@ -281,7 +255,7 @@ class _Master:
                 kept[j], least[group[j]] = True, cost[j]
         return np.flatnonzero(kept)
 
-    def priced(self, price: F64) -> tuple[float, "list[_Trees]"]:
+    def priced(self, price: F64) -> tuple[float, list[PricedTrees]]:
         """The least cost of all data for these prices, and the cheapest trees of each root, some of them shallow."""
         price = price / max(float(price @ self.network.capacity), 1e-300)
         cost, found = self._cheapest(self.network, price, inward=False)
@@ -291,10 +265,10 @@ class _Master:
         back_cost, back = self._cheapest(self.reversed, price, inward=True)
         return float((cost + back_cost).min()), [found, back]
 
-    def _cheapest(self, network: PricedNetwork, price: F64, *, inward: bool) -> tuple[F64, "_Trees"]:
-        between, last, typical = _gpu_prices(network, price)
+    def _cheapest(self, network: PricedNetwork, price: F64, *, inward: bool) -> tuple[F64, PricedTrees]:
+        between, last, typical = gpu_prices(network, price)
         roots = np.arange(self.count) if self.data is None else np.flatnonzero(self.data)
-        found = _trees(network, roots, between, last, typical, inward)
+        found = priced_trees(network, roots, between, last, typical, inward)
         cost = np.zeros(self.count)
         for row, tree in enumerate(found.columns[: len(roots)]):
             others = np.arange(self.count) != tree.root
@@ -309,13 +283,13 @@ class _Master:
         for some in np.array_split(roots, min(len(roots), _TURNS)):
             for network in filter(None, (self.network, self.reversed)):
                 relative = load / capacity / max(float((load / capacity).max()), 1e-300)
-                between, last, typical = _gpu_prices(network, (0.02 + relative**4) / capacity)
-                trees = _trees(network, some, between, last, typical, network is self.reversed)
+                between, last, typical = gpu_prices(network, (0.02 + relative**4) / capacity)
+                trees = priced_trees(network, some, between, last, typical, network is self.reversed)
                 load += data[np.tile(some, 2)] @ trees.loads[: 2 * len(some)] / 2
                 found.append(trees)
         self.add(found)
 
-    def add(self, found: "list[_Trees]") -> int:
+    def add(self, found: list[PricedTrees]) -> int:
         """Add the trees that are new; return their number."""
         new, loads = list[TreeColumn](), list[F64]()
         for trees in found:
@@ -347,52 +321,3 @@ class _Master:
         self.session.add_columns(cost, entries)
         self.trees += new
         self.load_of += loads
-
-
-@dataclass(frozen=True, eq=False)
-class _Trees:
-    """Trees for the same prices, with the load of each."""
-
-    columns: list[TreeColumn]
-    loads: F64
-
-    @classmethod
-    def of(cls, network: PricedNetwork, roots: I64, parents: I64, last: I64, *, inward: bool) -> "_Trees":
-        """The trees with these parents, with their loads of links and limits."""
-        from flowccl.methods.rates.pricing_kernels import tree_loads
-
-        topology = network.topology
-        loads, depth = tree_loads(parents, roots, last, topology.link_src, len(topology.links))
-        rows = zip(roots.tolist(), parents, depth.tolist(), strict=True)
-        columns = [TreeColumn(network, root, inward, parent, last, level) for root, parent, level in rows]
-        return cls(columns, network.with_limits(loads))
-
-
-def _trees(
-    network: PricedNetwork,
-    roots: I64,
-    between: F64,
-    last: I64,
-    typical: float,
-    inward: bool,
-) -> _Trees:
-    """For each root the cheapest tree, and shallow ones, for prices between GPUs of which one is typical."""
-    from flowccl.methods.rates.pricing_kernels import cheapest_trees, shallow_trees
-
-    some = [cheapest_trees(between, roots, _EQUAL * typical)]
-    some += [shallow_trees(between, roots, level * typical) for level in _LEVELS]
-    return _Trees.of(network, np.tile(roots, len(some)), np.concatenate(some), last, inward=inward)
-
-
-def _gpu_prices(network: PricedNetwork, price: F64) -> tuple[F64, I64, float]:
-    """Prices between GPUs over switches, the last links of these routes, and the price of a typical route.
-
-    Where no route over switches exists, the price is too high to be chosen.
-    """
-    between, last = network.routes(price)
-    count = network.topology.num_gpus
-    between = between[:, :count].copy()
-    finite = between[np.isfinite(between)]
-    between[~np.isfinite(between)] = 1e6 * max(float(finite.max()), 1e-300) * count
-    np.fill_diagonal(between, 0.0)
-    return between, last, float(np.median(finite[finite > 0]))

@@ -29,7 +29,7 @@ _FAR = 2.0  # times the best of any kind, in whose variant it is carried out: no
 _WORTH = 0.01  # of the completion time: what collected messages must save
 _SAFETY = 1.5  # a variant is tried only where this many times its expected seconds are left
 _LEAST_MEASURED = 1_000  # transfers: what small schedules take is not in proportion to them
-LEAST_RATES = 1.0, 0.5, 0.1  # of its rate, below which a message waits: it is never slower, down to half or a tenth
+_LEAST_RATES = 1.0, 0.5, 0.1  # of its rate, below which a message waits: it is never slower, down to half or a tenth
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,6 @@ class Carrier:
     def looper(self) -> Looper:
         """What lets threadblocks repeat their operations, on the same machine."""
         return Looper(self.profile, self.topology, self.sms)
-
-    @property
-    def policy(self) -> Policy:
-        """How the engine chooses in the best schedule so far, in the order of the schedule."""
-        variant = self.known.get(("", 0), _Variant())
-        return replace(variant.policy, longest_first=False)
 
     def can_run(self, schedule: Schedule) -> bool:
         """Whether there is time to carry out a schedule in one more variant."""
@@ -290,7 +284,7 @@ class _VariantSearch:
                         self._try_shape(chosen, width, receivers, order)
         if not thoroughly:
             self._try_shape(self.variant, self.variant.width, self.variant.receivers, not orders[0])
-        for least in LEAST_RATES:
+        for least in _LEAST_RATES:
             if least != self.variant.policy.least:
                 self._try(replace(self.variant, policy=replace(self.variant.policy, least=least)))
         policy = self.variant.policy

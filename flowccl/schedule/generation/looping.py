@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
@@ -16,6 +17,7 @@ from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.generation.loop_estimate import estimated
 from flowccl.schedule.generation.loops import part_of, tasks_of, with_loops
 from flowccl.schedule.schedule import Schedule
+from flowccl.schedule.timing import spread
 from flowccl.topology.topology import Topology
 
 _LOOPED = 200_000  # transfers of a schedule with loops: larger ones take seconds
@@ -30,12 +32,17 @@ class Policy:
 
     A message waits where it would get less than `least` of its rate. `longest_first`: of the messages that wait, that
     with the longest way to go is first, not that which is first in the schedule. `leaves_capacity`: no message takes
-    what slower ones need on the links that they share.
+    what slower ones need on the links that they share. None takes more than `most` of a link that others use too, so
+    that several share it at any time, which leaves smaller gaps.
     """
 
     least: float = 0.5
     longest_first: bool = False
     leaves_capacity: bool = False
+    most: float = 1.0
+
+
+LOOPED = Policy(least=0.25, most=0.5)  # with loops, messages of other parts share links at any time
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,8 @@ class Looper:
         draft = None if base is None else with_loops(base, schedule.demand)
         if draft is None:
             return None
-        engine = Engine(draft, draft.execution, leaves_capacity=policy.leaves_capacity)
+        pace = np.repeat(_pace(schedule, policy.most), loops)
+        engine = Engine(draft, draft.execution, pace_GBps=pace, leaves_capacity=policy.leaves_capacity)
         return engine.run(None, policy.least, *(() if before_ps is None else (before_ps,)))
 
     def part(self, schedule: Schedule, loops: int, policy: Policy) -> Schedule | None:
@@ -66,7 +74,8 @@ class Looper:
         execution = self._execution(base, loops)
         if execution is None:
             return None
-        engine = Engine(base, execution, self.topology, in_turn=False, leaves_capacity=policy.leaves_capacity)
+        pace, leaves_capacity = _pace(schedule, policy.most), policy.leaves_capacity
+        engine = Engine(base, execution, self.topology, None, pace, in_turn=False, leaves_capacity=leaves_capacity)
         return engine.run(-engine.tail_ps if policy.longest_first else None, policy.least)
 
     def expected(
@@ -108,6 +117,15 @@ class Looper:
             return None
 
 
+def _pace(schedule: Schedule, most: float) -> NDArray[np.float64]:
+    """The rate that each transfer may have: `most` of its slowest link, or its share where fewer transfers use that."""
+    routes, GBps = schedule.routes, schedule.topology.link_GBps
+    _, hop = spread(routes.ptr, schedule.route)
+    uses = np.bincount(routes.link[hop], minlength=len(GBps))
+    part = np.maximum(most, 1 / np.maximum(uses, 1)) * GBps
+    return np.minimum.reduceat(part[routes.link], routes.ptr[:-1])[schedule.route]
+
+
 def has_parts(demand: Demand) -> bool:
     """Whether chunks are large enough to be divided into parts by threadblocks that repeat their operations."""
     return int(demand.chunk_bytes.max(initial=0)) >= _LEAST_LOOPS * _PART_BYTES
@@ -115,4 +133,4 @@ def has_parts(demand: Demand) -> bool:
 
 def repeated(schedule: Schedule, profile: RuntimeProfile, sms: int, loops: int) -> Schedule | None:
     """Return a schedule as threadblocks carry it out that repeat their operations; None where they cannot."""
-    return Looper(profile, schedule.topology, sms).run(schedule, loops, Policy())
+    return Looper(profile, schedule.topology, sms).run(schedule, loops, LOOPED)
