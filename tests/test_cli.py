@@ -397,9 +397,9 @@ def test_an_unknown_command_is_refused_with_the_nearest_one(capsys):
 
 
 def test_verbose_may_stand_before_the_command_or_after_it(capsys):
-    words = ["synth", "full:2", "allgather", "--method", "direct"]
+    words = ["synth", "full:3", "allgather", "--size", "1KB", "--steps", "3"]
     for before, after in (["--verbose"], []), ([], ["--verbose"]):
-        assert "direct: finish" in run(capsys, *before, *words, *after)[2]
+        assert "\nmethod  " in run(capsys, *before, *words, *after)[1].partition("synthesis ")[2]
 
 
 def test_a_plan_in_place_of_a_schedule_is_named(capsys):
