@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowccl.arrays import pointers
 from flowccl.problem import Problem
 from flowccl.schedule.generation.engine import LEAST_RATES, Engine
 from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule
@@ -16,14 +17,15 @@ from flowccl.schedule.schedule import Schedule
 from flowccl.schedule.transform import left_shift
 from flowccl.search.context import Method, SearchContext
 from flowccl.search.incumbents import Incumbents
+from flowccl.topology.routes import Routes
 from flowccl.topology.topology import Topology
-from flowccl.topology.variants import without_overheads
+from flowccl.topology.variants import with_limits_as_switches, without_overheads
 
 _FEW, _MOST = 10_000, 200_000  # transfers that the engine is given in several ways, and at all
 
 
 def with_limits(method: Method, is_valid: Callable[[Schedule], bool]) -> Method:
-    """The method on machines with limits: routes and order of the machine without them, times of the engine.
+    """The method on machines with limits: routes and order of a machine with switches for them, times of the engine.
 
     Other times may break an exchange, in which two GPUs each send before they receive: such schedules are dropped.
     """
@@ -33,7 +35,7 @@ def with_limits(method: Method, is_valid: Callable[[Schedule], bool]) -> Method:
             yield from method(problem, context)
             return
         separate = replace(context, budget=replace(context.budget, good_ps=0.0), incumbents=Incumbents())
-        for found in method(without_limits(problem), separate):
+        for found in method(limits_as_switches(problem), separate):
             separate.incumbents.publish()
             moved = None if found is None or len(found) > _MOST else _with_limits(found, problem.topology)
             yield moved if moved is not None and is_valid(moved) else None
@@ -41,9 +43,9 @@ def with_limits(method: Method, is_valid: Callable[[Schedule], bool]) -> Method:
     return run
 
 
-def without_limits(problem: Problem) -> Problem:
-    """The problem on the machine without its limits."""
-    return Problem(replace(problem.topology, limits=()), problem.demand) if problem.topology.limits else problem
+def limits_as_switches(problem: Problem) -> Problem:
+    """The problem on the machine with switches in the place of its limits, as far as that is the same."""
+    return Problem(with_limits_as_switches(problem.topology), problem.demand) if problem.topology.limits else problem
 
 
 def with_message_overheads(method: Method) -> Method:
@@ -94,12 +96,19 @@ def only_improvements(method: Method) -> Method:
 
 
 def _with_limits(found: Schedule, topology: Topology) -> Schedule | None:
-    """The transfers of a schedule as early as limits allow, in its order."""
+    """The transfers of a schedule on a machine with switches for limits, as early as the limits allow, in its order."""
+    found = replace(found, topology=replace(topology, limits=()), routes=_without_trunks(found.routes, topology))
     if topology.changes:  # of which the engine does not know
         return within_limits(found, topology)
     engine = Engine(replace(found, rate_GBps=np.zeros(0)), topology=topology)
     runs = (engine.run(least=least) for least in (LEAST_RATES if len(found) <= _FEW else LEAST_RATES[1:2]))
     return min(filter(None, runs), key=lambda one: one.finish_ps, default=None)
+
+
+def _without_trunks(routes: Routes, topology: Topology) -> Routes:
+    """The routes with only the links that a machine has."""
+    own = routes.link < len(topology.links)
+    return Routes(pointers(np.add.reduceat(own, routes.ptr[:-1])), routes.link[own])
 
 
 def _with_overheads(found: Schedule, topology: Topology) -> Schedule:

@@ -9,10 +9,12 @@ destination itself.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from flowccl.arrays import components
+from flowccl.methods.rates.network import PricedNetwork
 from flowccl.problem import Problem
 from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
@@ -26,7 +28,7 @@ _SOURCES, _DESTINATIONS = -1, -2  # as relays
 
 def aggregation(problem: Problem, context: SearchContext) -> Iterator[Schedule | None]:
     """Yield a schedule for each choice of relays."""
-    near = neighbours(problem.topology, 1)
+    near = neighbours(problem.topology).quickest_first(float(problem.demand.chunk_bytes.mean()))
     for hosts in collecting_groups(problem, near):
         variants = [_SOURCES]
         if len(hosts) > 1:
@@ -77,7 +79,7 @@ class _Plan:
     hosts: list[list[int]]
     relays: int
     rows: set[tuple[int, int, int, int]] = field(default_factory=set)
-    load: dict[int, float] = field(default_factory=dict)
+    load: dict[int, float] = field(default_factory=dict)  # of links and limits: how long they are busy
 
     def __post_init__(self) -> None:
         pairs = zip(self.near.src.tolist(), self.near.end.tolist(), strict=True)
@@ -146,23 +148,36 @@ class _Plan:
         return min(pairs, key=lambda pair: (self.cost_ps[self.pair[pair]], place[pair[0]] != place[pair[1]], pair))
 
     def _choose(self, here: int, there: int) -> None:
-        """Choose the relays of a pair of hosts: those with little to do, over cheap routes."""
+        """Choose the relays of a pair of hosts: those over routes that have little to do, and cheap ones."""
         found: list[tuple[int, int]] = []
         options = [(a, b) for a in self.hosts[here] for b in self.hosts[there] if (a, b) in self.pair]
-        for _ in range(min(self.relays, len(self.hosts[here]), len(self.hosts[there]))):
+        count = min(self.relays, len(self.hosts[here]), len(self.hosts[there]))
+        chunks = len(self.hosts[here]) * (len(self.hosts[there]) if self.problem.demand.is_unicast else 1) / count
+        for _ in range(count):
             used = {rank for pair in found for rank in pair}
             left = [pair for pair in options if not used & set(pair)]
             if not left:
                 break
-            best = min(left, key=lambda pair: (self._work(pair), self.cost_ps[self.pair[pair]], pair))
+            best = min(left, key=lambda pair: (self._crowded(pair, chunks), self.cost_ps[self.pair[pair]], pair))
             found.append(best)
-            self.load[best[0]] = self.load.get(best[0], 0.0) + 1
-            self.load[~best[1]] = self.load.get(~best[1], 0.0) + 1
+            for resource, takes in self.takes[self.pair[best]]:
+                self.load[resource] = self.load.get(resource, 0.0) + chunks * takes
         self.chosen[here, there] = found or [(self.hosts[here][0], self.hosts[there][0])]
 
-    def _work(self, pair: tuple[int, int]) -> float:
-        """What the relays of a pair send and receive already."""
-        return self.load.get(pair[0], 0.0) + self.load.get(~pair[1], 0.0)
+    def _crowded(self, pair: tuple[int, int], chunks: float) -> float:
+        """How much the sum of the squares of all loads grows with more chunks between two GPUs."""
+        rows = self.takes[self.pair[pair]]
+        return sum((2 * self.load.get(resource, 0.0) + chunks * takes) * chunks * takes for resource, takes in rows)
+
+    @cached_property
+    def takes(self) -> list[list[tuple[int, float]]]:
+        """For each pair of neighbours, the links and limits of its route, and how long each is busy with a chunk."""
+        network = PricedNetwork(self.problem.topology)
+        resource, pair = network.uses(self.near.routes.only(self.near.pair_ptr[:-1]))
+        found: list[list[tuple[int, float]]] = [[] for _ in self.pair]
+        for number, of in zip(resource.tolist(), pair.tolist(), strict=True):
+            found[of].append((number, 1 / float(network.capacity[number])))
+        return found
 
     def _schedule_of(self, rows: list[tuple[int, int, int, int]]) -> Schedule | None:
         topology, demand = self.problem.topology, self.problem.demand

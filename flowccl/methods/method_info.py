@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from flowccl.adapters.simpler import without_limits
+from flowccl.adapters.simpler import limits_as_switches
 from flowccl.errors import DemandError
 from flowccl.problem import Problem
 from flowccl.search.context import Method, SearchContext
@@ -80,9 +80,9 @@ class MethodInfo:
     in_auto: Callable[[Problem], bool] | None = None
 
     def suits(self, problem: Problem) -> bool:
-        """Whether `auto` tries it on a problem; where an adapter stands in for limits, on the machine without them."""
+        """Whether `auto` tries it on a problem; where an adapter stands in for limits, with switches for them."""
         known = Constraint.LIMITS in self.supports
-        return self.in_auto is not None and self.in_auto(problem if known else without_limits(problem))
+        return self.in_auto is not None and self.in_auto(problem if known else limits_as_switches(problem))
 
     def check(self, problem: Problem) -> None:
         """Raise DemandError where the machine or the demand has something that the method does not support."""

@@ -49,7 +49,7 @@ def hierarchy(topology: Topology) -> Hierarchy:
 
 @lru_cache(maxsize=8)
 def _hierarchy(topology: Topology) -> Hierarchy:
-    near = neighbours(topology, 1)
+    near = _quickest(topology)
     gpus = topology.num_gpus
     between = np.flatnonzero((near.src < gpus) & (near.end < gpus))
     src, end = near.src[between], near.end[between]
@@ -70,6 +70,13 @@ def _hierarchy(topology: Topology) -> Hierarchy:
     levels.sort(key=lambda label: int(label.max()))
     kept = [label for at, label in enumerate(levels) if _is_inside(label, levels[:at], src, end, rate, latency)]
     return Hierarchy(tuple(_groups(label) for label in kept))
+
+
+def _quickest(topology: Topology) -> Neighbours:
+    """The quickest route of each pair for a large chunk: a network card that GPUs share may be near, but slow."""
+    near = neighbours(topology).quickest_first(_LARGE_BYTES)
+    first = near.pair_ptr[:-1]
+    return Neighbours(topology, near.src, near.end, np.arange(len(first) + 1), near.routes.only(first))
 
 
 def _rates_and_latencies(near: Neighbours) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,13 +1,15 @@
 """Variants of a machine: without some links, GPUs or overheads, with another reduction rate, or smaller buffers."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.errors import TopologyError
-from flowccl.topology.topology import Link, Topology
+from flowccl.topology.topology import Link, Node, Topology
 from flowccl.units import us_to_ps, with_overhead_GBps
 
 
@@ -36,6 +38,31 @@ def reducing_at(topology: Topology, reduce_GBps: float | None) -> Topology:
     """Return the machine in which every GPU reduces arriving data at this rate; None means instantly."""
     nodes = [replace(node, reduce_GBps=reduce_GBps) if node.kind == "gpu" else node for node in topology.nodes]
     return replace(topology, nodes=tuple(nodes))
+
+
+@lru_cache(maxsize=8)
+def with_limits_as_switches(topology: Topology) -> Topology:
+    """Return the machine with a switch and a trunk in the place of each limit, for methods that know links only.
+
+    That is the same machine where all links of a limit begin, or all end, at one node, and belong to no other limit, as
+    those of GPUs that share a network card do. Other limits are left out. Links keep their numbers; trunks come last.
+    """
+    nodes, links, kinds = list(topology.nodes), list(topology.links), topology.link_kinds
+    trunks, counted = list[Link](), Counter(link for limit in topology.limits for link in limit.links)
+    for limit in topology.limits:
+        sources, ends = ({getattr(links[link], end) for link in limit.links} for end in ("src", "dst"))
+        if min(len(sources), len(ends)) > 1 or any(counted[link] > 1 for link in limit.links):
+            continue
+        into, switch = len(ends) == 1, len(nodes)
+        shared, own = (ends, sources) if into else (sources, ends)
+        hosts = {topology.nodes[node].host for node in own}
+        nodes.append(Node(name=f"{limit.name} {switch}", kind="switch", host=hosts.pop() if len(hosts) == 1 else ""))
+        for link in limit.links:
+            one = replace(links[link], kind=kinds[link])
+            links[link] = replace(one, dst=switch) if into else replace(one, src=switch)
+        src, dst = (switch, *shared) if into else (*shared, switch)
+        trunks.append(Link(src=src, dst=dst, bandwidth_GBps=limit.bandwidth_GBps, kind=kinds[limit.links[0]]))
+    return Topology(topology.name, tuple(nodes), (*links, *trunks))
 
 
 def without_overheads(topology: Topology, size_bytes: int) -> Topology:

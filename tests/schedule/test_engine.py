@@ -62,7 +62,7 @@ def orders(draw: st.DrawFn, schedule: Schedule) -> np.ndarray | None:
 def test_what_the_engine_returns_is_valid_without_a_runtime(
     data: st.DataObject, draft: Schedule, least: float, leaves_capacity: bool
 ):
-    timed = Engine(draft, leaves_capacity=leaves_capacity).run(data.draw(orders(draft)), least)
+    timed = Engine(draft).run(data.draw(orders(draft)), least, leaves_capacity=leaves_capacity)
     assert timed is None or verify(timed) == []
 
 
@@ -80,7 +80,7 @@ def test_what_the_engine_returns_is_valid_on_a_runtime(
     data: st.DataObject, draft: Schedule, sms: int, width: int, protocol: str, least: float, leaves_capacity: bool
 ):
     execution = Execution(MSCCLPP, sms + width, width, data.draw(st.integers(0, 1)), protocol)
-    timed = Engine(draft, execution, leaves_capacity=leaves_capacity).run(data.draw(orders(draft)), least)
+    timed = Engine(draft, execution).run(data.draw(orders(draft)), least, leaves_capacity=leaves_capacity)
     assert timed is None or verify(timed) == []
 
 
@@ -154,7 +154,7 @@ def test_a_message_waits_rather_than_to_be_slow(limit: bool):
 @pytest.mark.parametrize("limit", [False, True])
 def test_a_message_leaves_capacity_for_slower_ones(limit: bool):
     """The message to GPU 1 goes first, at 24 - 12.5 = 11.5 GB/s: the other one still flows at 12.5 GB/s beside it."""
-    timed = Engine(to_both(port(limit=limit)), leaves_capacity=True).run(np.array([1, 0]), least=1.0)
+    timed = Engine(to_both(port(limit=limit))).run(np.array([1, 0]), least=1.0, leaves_capacity=True)
     assert timed.start_ps.tolist() == [0, 0]
     assert timed.rate_GBps.tolist() == pytest.approx([0.0, 11.5], abs=1e-6)
     assert timed.finish_us == pytest.approx(10.0, abs=1e-4)

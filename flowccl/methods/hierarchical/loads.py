@@ -63,13 +63,11 @@ def _busy_times(topology: Topology, links: I64, per_byte_ps: F64) -> F64:
 
 
 def _only_best(near: Neighbours) -> Neighbours:
-    """The neighbours with only the best routes of each pair, for small and for large chunks."""
+    """The neighbours with only the best routes of each pair, for small and for large chunks; else for large ones."""
     pair = np.repeat(np.arange(len(near.src)), np.diff(near.pair_ptr))
-    keep = np.ones(len(pair), dtype=np.bool_)
-    for size in (1.0, 1e6):
-        cost = near.route_cost_ps(size)
-        keep &= cost <= near.pair_cost_ps(size)[pair] * (1 + 1e-9)
-    keep |= np.bincount(pair, keep, len(near.src))[pair] == 0  # none is best for both
+    small, large = (near.route_cost_ps(size) <= near.pair_cost_ps(size)[pair] * (1 + 1e-9) for size in (1.0, 1e6))
+    keep = small & large
+    keep |= large & (np.bincount(pair, keep, len(near.src))[pair] == 0)  # none is best for both
     pair_ptr = pointers(np.bincount(pair[keep], minlength=len(near.src)))
     return Neighbours(near.topology, near.src, near.end, pair_ptr, near.routes.only(np.flatnonzero(keep)))
 

@@ -62,14 +62,24 @@ class HierarchicalPlanner:
         self.turn, self.rail, self.root = 0, -1, -1  # of the present chunk: its number in the plan; see `chunks`
 
     def found_overloaded(self) -> NDArray[np.bool_]:
-        """The links between groups with more load than the links like them have on average, as a slow network card."""
+        """The links between groups with more load than the links like them have on average, as a slow network card.
+
+        Where the links of a whole group have more, all of them count: none is better than the others.
+        """
         topology, joins = self.topology, np.zeros(len(self.load_ps), dtype=np.bool_)
         network, label = self.forward.network, np.array(self.shape.labels[0])
         joins[network.links[network.joins_groups(label)]] = True
         kind = 2 * topology.stores[topology.link_src] + topology.stores[topology.link_dst]
-        load, used = self.load_ps[:-1], joins[:-1] & (self.load_ps[:-1] > 0)
-        mean = np.bincount(kind[used], load[used], 4) / np.maximum(np.bincount(kind[used], minlength=4), 1)
-        return np.append(used & (load > _OVERLOADED * mean[kind]), False)
+        used = np.flatnonzero(joins[:-1] & (self.load_ps[:-1] > 0))
+        load, kind = self.load_ps[used], kind[used]
+        group = np.full(len(topology.nodes), -1)
+        group[: len(label)] = label
+        own = 4 * (1 + np.maximum(group[topology.link_src], group[topology.link_dst])[used]) + kind
+        mean, whole = (np.bincount(of, load) / np.maximum(np.bincount(of), 1) for of in (kind, own))
+        highest = np.where(own >= 4, np.maximum(load, whole[own]), load)
+        found = np.zeros(len(self.load_ps), dtype=np.bool_)
+        found[used] = highest > _OVERLOADED * mean[kind]
+        return found
 
     def grow(self, pieces: int) -> None:
         """Choose the routes of some chunks of every block, and count their loads."""

@@ -7,6 +7,7 @@ host as a leaf: one chunk more, to all groups, would load the network card of an
 """
 
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from flowccl.arrays import distinct
 from flowccl.methods.hierarchical.loads import POWER
 from flowccl.methods.hierarchical.trees import DIRECT, TreeBuilder
+from flowccl.schedule.timing import spread
 
 F64 = NDArray[np.float64]
 _EQUAL = 1 + 1e-9  # costs that differ by less are equal
@@ -33,7 +35,7 @@ class RootChoice:
         last = (used < none).sum(axis=1) - 1
         out = network.src[between] * np.int64(none) + used[:, 0]
         into = network.end[between] * np.int64(none) + used[np.arange(len(used)), last]
-        self.sides = [np.divmod(distinct(side), none) for side in (out, into)]  # GPU, link
+        self.sides = [self._side(side, used) for side in (out, into)]
         self.transfers = {arity: _transfers(self.groups, arity) for arity in (DIRECT, _BINARY)}
         self.placed_at = np.zeros(len(label))
         self.asked, self.placed = np.zeros((2, self.groups))  # chunks of each group so far, and those with roots there
@@ -41,13 +43,13 @@ class RootChoice:
     @cached_property
     def is_even(self) -> bool:
         """Whether all GPUs have the same bandwidth to other groups."""
-        rates = [self._rates(gpu, link, len(self.label))[0] for gpu, link in self.sides]
+        rates = [self._rates(side, side.gpu, len(self.label))[0] for side in self.sides]
         return all(bool((rate == rate[0]).all()) for rate in rates)
 
     @cached_property
     def is_alike(self) -> NDArray[np.bool_]:
         """Whether all GPUs of each group have the same bandwidth to other groups."""
-        rates = np.minimum(*(self._rates(gpu, link, len(self.label))[0] for gpu, link in self.sides))
+        rates = np.minimum(*(self._rates(side, side.gpu, len(self.label))[0] for side in self.sides))
         least, most = np.full(self.groups, np.inf), np.zeros(self.groups)
         np.minimum.at(least, self.label, rates)
         np.maximum.at(most, self.label, rates)
@@ -73,7 +75,7 @@ class RootChoice:
         """
         if self.groups <= 2:
             return np.ones(self.groups)
-        rates = [self._rates(self.label[gpu], link, self.groups)[0] for gpu, link in self.sides]
+        rates = [self._rates(side, self.label[side.gpu], self.groups)[0] for side in self.sides]
         rate = np.maximum(np.minimum(*rates), 1e-9)
         takes = max(2 * (self.groups - 1) / float(rate.sum()), float(1 / rate.min()))
         return np.clip((takes * rate - 1) * self.groups / (self.groups - 2), 0.0, 1.0)
@@ -81,7 +83,7 @@ class RootChoice:
     @cached_property
     def part(self) -> F64:
         """The part of the chunks of its group that have their roots at each GPU, by its rate."""
-        rates = np.minimum(*(self._rates(gpu, link, len(self.label))[0] for gpu, link in self.sides))
+        rates = np.minimum(*(self._rates(side, side.gpu, len(self.label))[0] for side in self.sides))
         whole = np.bincount(self.label, rates, self.groups)
         return np.asarray(self.share[self.label] * rates / np.maximum(whole[self.label], 1e-9))
 
@@ -128,8 +130,8 @@ class RootChoice:
     def _group_cost(self, size: int, arity: int) -> F64:
         """What a tree with its root in each group costs: the sum of the powers of the loads that groups then have."""
         total = np.zeros(self.groups)
-        for gpu, link in self.sides:
-            rate, load = self._rates(self.label[gpu], link, self.groups)
+        for side in self.sides:
+            rate, load = self._rates(side, self.label[side.gpu], self.groups)
             then = (load[None, :] + size * self.transfers[arity]) / np.maximum(rate, 1e-9)[None, :]
             total += (then**POWER).sum(axis=1)
         return total
@@ -140,17 +142,48 @@ class RootChoice:
         Overloaded ones do not count: what a root sends would go over other GPUs.
         """
         result = np.zeros(len(self.label))
-        for gpu, link in self.sides:
-            usable = ~self.network.overloaded[link]
-            rate, load = self._rates(gpu[usable], link[usable], len(self.label))
+        for side in self.sides:
+            usable = ~self.network.overloaded[side.link]
+            some = _Side(side.gpu[usable], side.link[usable], side.rate[usable])
+            rate, load = self._rates(some, some.gpu, len(self.label))
             result += np.where(rate > 0, (load + size) / np.where(rate > 0, rate, 1.0), np.inf)
         return result
 
-    def _rates(self, owner: NDArray[np.int64], link: NDArray[np.int64], count: int) -> tuple[F64, F64]:
+    def _rates(self, side: "_Side", owner: NDArray[np.int64], count: int) -> tuple[F64, F64]:
         """The rate of the links of each owner together, in bytes per ps, and the bytes that they carry so far."""
-        rate = 1 / self.network.per_byte_ps[link]
-        rates, loads = np.bincount(owner, rate, count), np.bincount(owner, self.network.load_ps[link] * rate, count)
+        carried = self.network.load_ps[side.link] / self.network.per_byte_ps[side.link]
+        rates, loads = np.bincount(owner, side.rate, count), np.bincount(owner, carried, count)
         return rates.astype(np.float64), loads.astype(np.float64)
+
+    def _side(self, key: NDArray[np.int64], used: NDArray[np.int64]) -> "_Side":
+        """The GPUs and links of routes with the links `used`, and their rates; `key` has both of each route."""
+        order, topology = np.argsort(key, kind="stable"), self.network.topology
+        key, used, none = key[order], used[order], len(topology.links)
+        begin = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+        of, some = np.repeat(np.arange(len(begin)), np.diff(np.append(begin, len(key)))), used[begin]
+        on_all = [np.logical_and.reduceat((used == one[of, None]).any(axis=1), begin) for one in some.T]
+        row, column = np.nonzero(np.stack(on_all, axis=1) & (some < none))
+        link = some[row, column]
+        rate = np.full(len(begin), np.inf)
+        np.minimum.at(rate, row, 1 / (self.network.per_byte_ps[link] * np.bincount(link)[link]))
+        pointer, limit = topology.link_limits
+        of_limit, place = spread(pointer, link.astype(np.int32))
+        shared = distinct(row[of_limit] * np.int64(len(topology.limits)) + limit[place])
+        row, which = np.divmod(shared, max(len(topology.limits), 1))
+        np.minimum.at(rate, row, topology.limit_GBps[which] / (1000 * np.bincount(which)[which]))
+        return _Side(*np.divmod(key[begin], none), rate)
+
+
+class _Side(NamedTuple):
+    """Links of GPUs to other groups, or from there.
+
+    `rate` is the share of each, in bytes per ps, of what all its routes use: another link or a limit may be slower, or
+    shared by several GPUs.
+    """
+
+    gpu: NDArray[np.int64]
+    link: NDArray[np.int64]
+    rate: F64
 
 
 def _transfers(groups: int, arity: int) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import thread_time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,20 +144,19 @@ class Carrier:
             execution = self.execution(schedule, variant.width, variant.protocol, variant.receivers)
         except InputError:
             return None
-        if message is None and variant.collected:
-            message = staged_messages(schedule, variant.collected == "piece")
         pace = schedule.rate_GBps if variant.paced else None
-        engine = Engine(
-            schedule,
-            execution,
-            self.topology,
-            message,
-            pace,
-            group=self.group,
-            leaves_capacity=variant.policy.leaves_capacity,
-        )
-        key = -engine.tail_ps if variant.policy.longest_first else None
-        return engine.run(key, variant.policy.least, *(() if best is None else (best.finish_ps,)))
+        if message is None:
+            shape = variant.width, variant.receivers, variant.protocol, variant.paced, variant.collected
+            engines: dict[tuple[Any, ...], Engine] = schedule.cache.setdefault("engines", {})
+            engine = engines.get(shape)
+            if engine is None:
+                message = staged_messages(schedule, variant.collected == "piece") if variant.collected else None
+                engine = engines[shape] = Engine(schedule, execution, self.topology, message, pace, group=self.group)
+        else:
+            engine = Engine(schedule, execution, self.topology, message, pace, group=self.group)
+        policy, give_up_ps = variant.policy, NEVER if best is None else best.finish_ps
+        key = -engine.tail_ps if policy.longest_first else None
+        return engine.run(key, policy.least, give_up_ps, leaves_capacity=policy.leaves_capacity)
 
     def execution(self, schedule: Schedule, width: int, protocol: str, receivers: int = 1) -> Execution:
         """Return the execution with groups of a width; raise InputError where the threadblocks do not suffice."""

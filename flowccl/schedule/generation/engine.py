@@ -51,8 +51,7 @@ class Engine:
     does not know. `message` joins transfers in other messages than the schedule does. No message is faster than
     `pace_GBps` of its first transfer, where that is above 0. Where threadblocks repeat their operations, each group
     does things in the order of the schedule, unless not `in_turn`: then the engine chooses groups as elsewhere. With a
-    symmetry `group`, the schedule is that of GPU 0's data, and its images run at the same times. Where it
-    `leaves_capacity`, no message takes what slower ones need on the links that they share. A threadblock has
+    symmetry `group`, the schedule is that of GPU 0's data, and its images run at the same times. A threadblock has
     `usable_operations` for its messages.
     """
 
@@ -63,14 +62,21 @@ class Engine:
     pace_GBps: NDArray[np.float64] | None = None
     in_turn: bool = True
     group: RegularGroup | None = None
-    leaves_capacity: bool = False
     usable_operations: int = USABLE_OPERATIONS
 
-    def run(self, key: NDArray[Any] | None = None, least: float = 1.0, give_up_ps: int = NEVER) -> Schedule | None:
+    def run(
+        self,
+        key: NDArray[Any] | None = None,
+        least: float = 1.0,
+        give_up_ps: int = NEVER,
+        *,
+        leaves_capacity: bool = False,
+    ) -> Schedule | None:
         """Return the schedule with the times of the engine: of the messages that wait, the least key goes first.
 
         By default, messages keep the order of the schedule. A message waits where other messages leave it less than
-        `least` of the rate that it could have. None where the groups cannot send the messages, where reductions wait
+        `least` of the rate that it could have. If the engine `leaves_capacity`, no message takes what slower ones need
+        on the links that they share. None where the groups cannot send the messages, where reductions wait
         for each other, or where a message would start after `give_up_ps`.
         """
         from flowccl.schedule.generation.engine_kernels import run_engine
@@ -91,7 +97,7 @@ class Engine:
         if self.group is not None:
             capacity = of_orbits(capacity, self.group)
         messages = self._messages._replace(rank=rank)
-        if self.leaves_capacity:
+        if leaves_capacity:
             messages = messages._replace(rate_GBps=rates_leaving_capacity(messages, bandwidth))
         for _ in range(_PACKED_AGAIN):
             found = self._with_times(run_engine(messages, capacity, self._turns, float(least), int(give_up_ps)))

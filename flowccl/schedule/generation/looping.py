@@ -7,6 +7,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from flowccl.arrays import NEVER
 from flowccl.demand.demand import Demand
 from flowccl.errors import InputError
 from flowccl.runtimes.execution import Execution
@@ -60,8 +61,9 @@ class Looper:
         if draft is None:
             return None
         pace = np.repeat(_pace(schedule, policy.most), loops)
-        engine = Engine(draft, draft.execution, pace_GBps=pace, leaves_capacity=policy.leaves_capacity)
-        return engine.run(None, policy.least, *(() if before_ps is None else (before_ps,)))
+        engine = Engine(draft, draft.execution, pace_GBps=pace)
+        give_up_ps = NEVER if before_ps is None else before_ps
+        return engine.run(None, policy.least, give_up_ps, leaves_capacity=policy.leaves_capacity)
 
     def part(self, schedule: Schedule, loops: int, policy: Policy) -> Schedule | None:
         """Return what threadblocks do with one part of the data, where they repeat it; None where they cannot."""
@@ -74,9 +76,9 @@ class Looper:
         execution = self._execution(base, loops)
         if execution is None:
             return None
-        pace, leaves_capacity = _pace(schedule, policy.most), policy.leaves_capacity
-        engine = Engine(base, execution, self.topology, None, pace, in_turn=False, leaves_capacity=leaves_capacity)
-        return engine.run(-engine.tail_ps if policy.longest_first else None, policy.least)
+        engine = Engine(base, execution, self.topology, None, _pace(schedule, policy.most), in_turn=False)
+        key = -engine.tail_ps if policy.longest_first else None
+        return engine.run(key, policy.least, leaves_capacity=policy.leaves_capacity)
 
     def expected(
         self, schedule: Schedule, fits: Callable[[int, int], bool] = lambda messages, loops: True
