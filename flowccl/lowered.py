@@ -18,7 +18,7 @@ from flowccl.schedule.generation.engine import Engine
 from flowccl.schedule.schedule import Schedule
 from flowccl.units import ps_to_us
 
-_TIMING_S = 3e-5  # for a message in every repetition: 1.6 to 3e-5 s
+_TIMING_S = 2e-5  # for a message in every repetition: 1.5 to 2e-5 s
 _OPERATION_S = 6e-6  # for an operation, to write, read and prove it: 2e-6 to 6e-6 s
 LEAST_S = 0.3  # for any program: loading compiled code, and what does not grow with the messages
 _PARTS = (1.0, 0.85, 0.7)  # parts of the operations of a threadblock that messages may use, where they do not fit

@@ -11,11 +11,10 @@ from flowccl.schedule.schedule import Schedule
 _BETTER = 0.99  # times what was expected of a schedule with the same chunks: later ones of its method are tried again
 _ALIKE = 0.001  # of what is expected: schedules with as many transfers and loops are about the same up to there
 _CHANGES: tuple[dict[str, Any], ...] = (  # of the policy, tried one after the other in the best schedule
-    {"most": 1.0},
+    {"most": 1.0, "leaves_capacity": True},
+    {"least": 0.5},
     {"most": 0.25},
     {"least": 0.1},
-    {"least": 0.5},
-    {"leaves_capacity": True},
     {"longest_first": True},
 )
 _TRANSFER_S = 1e-5  # of a trial, for each transfer, before the first one was measured
