@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowccl.arrays import pointers
+from flowccl.bounds.cuts import Cut
 from flowccl.demand.demand import Demand
 from flowccl.topology.topology import Topology
 
@@ -115,15 +116,16 @@ class Commodities:
         return table
 
     def heads_and_tails(
-        self, far: NDArray[np.bool_], links: NDArray[np.int64], group: NDArray[np.int64]
+        self, cut: Cut, group: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:
         """Return the latency before and after each crossing link per group, and the destination that the latter is for.
 
         Before: from the nearest source on the near side to the link. After: the link and the path to the destination
         on the far side that is farthest from the cut.
         """
+        far, links = cut.far, cut.links
         before = self.head_ps[: self.topology.num_gpus, self.topology.link_src[links]]
-        after = self.topology.link_delay_ps[links] + self.latency_ps[self.topology.link_dst[links]].T
+        after = cut.delay_ps + self.latency_ps[self.topology.link_dst[links]].T
         chosen = np.zeros(len(self.bytes), dtype=np.bool_)
         chosen[group] = True
         rows = np.flatnonzero(chosen[self.source_group] & ~far[self.source])

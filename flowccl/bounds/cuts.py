@@ -43,6 +43,18 @@ class Cut:
         kept, index = np.unique(pool, return_inverse=True)
         return index.reshape(-1), GBps[kept]
 
+    @cached_property
+    def delay_ps(self) -> NDArray[np.int64]:
+        """The latency of each link, and its overhead unless a limit is slower than the links of its pool.
+
+        The rate of a message counts over all its time, overhead included, so that the overhead may be hidden behind a
+        limit: the bandwidth of the limit is then in use all the time.
+        """
+        pool, GBps = self.pools
+        limited = np.bincount(pool, self.topology.link_peak_GBps[self.links]) > GBps
+        latency_ps, delay_ps = self.topology.link_latency_ps[self.links], self.topology.link_delay_ps[self.links]
+        return np.where(limited[pool], latency_ps, delay_ps)
+
     @property
     def GBps(self) -> float:
         """The bandwidth of the cut."""

@@ -185,7 +185,7 @@ def _cuts(commodities: Commodities, demand: Demand, should_stop: Callable[[], bo
 
 def _cut(commodities: Commodities, cut: Cut, group: NDArray[np.int64]) -> Bound:
     """The best bound of one cut over subsets of the commodities that cross it: those with late heads or long tails."""
-    heads, tails, worst = commodities.heads_and_tails(cut.far, cut.links, group)
+    heads, tails, worst = commodities.heads_and_tails(cut, group)
     size = commodities.bytes[group].astype(np.float64)
     nearest, shortest = heads.min(axis=1), tails.min(axis=1)
     best = (-1, np.zeros(0, dtype=np.int64))

@@ -64,7 +64,7 @@ class Crossing(Cut):
         near, far = (~inside, inside) if self.inward else (inside, ~inside)
         head = np.where(near, before, np.inf).min(axis=0)
         tail = np.where(far, after, np.inf).min(axis=0)
-        return np.asarray(head + self.topology.link_delay_ps[self.links] + tail)
+        return np.asarray(head + self.delay_ps + tail)
 
 
 def partition_bounds(

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from flowccl.demand.demand import Chunk, Demand
 from flowccl.methods.greedy import GreedySearch
 from flowccl.methods.registry import load_method
 from flowccl.problem import Problem
+from flowccl.schedule.schedule import Schedule
 from flowccl.search.context import SearchContext
 from flowccl.topology.builders import full, line, ring, star
 from flowccl.topology.machines import machine
@@ -235,3 +237,27 @@ def test_an_overhead_is_hidden_where_a_slower_link_follows():
     search = GreedySearch(topology, demand)
     search.step()
     assert lower_bound(topology, demand).us == search.best.finish_us == 42.0
+
+
+def test_an_overhead_is_hidden_where_a_limit_is_slower():
+    """A message holds its link for 0.35 us and 15 KB at 6 GB/s, or for 15 KB at the limit's 5 GB/s, which is longer."""
+    there = replace(link(0, 1, 6.0, 0.0), overhead_us=0.35)
+    limit = Limit(name="slower", links=(0,), bandwidth_GBps=5.0)
+    topology = Topology("limited", gpus(2), (there, link(1, 0, 5.0, 0.0)), (limit,))
+    for demand in (send((15 * KB, 0, (1,)), gpus=2), collective("allgather", 2, 30 * KB)):
+        schedule = next(load_method("direct")(Problem(topology, demand), SearchContext.with_limit(60.0)))
+        assert verify(schedule) == []
+        assert lower_bound(topology, demand).us == schedule.finish_us == 3.0
+
+
+def test_overheads_are_hidden_where_links_share_a_limit():
+    """Two messages side by side at 3 GB/s each fill the limit all the time, although their links have an overhead."""
+    links = tuple(replace(link(0, 1, 6.0, 0.0), overhead_us=1.0) for _ in range(2))
+    limit = Limit(name="shared", links=(0, 1), bandwidth_GBps=6.0)
+    topology = Topology("pool", gpus(2), links, (limit,))
+    demand = send((15 * KB, 0, (1,)), (15 * KB, 0, (1,)), gpus=2)
+    alone = Schedule.from_transfers(topology, demand, [(0, (0,), 0), (1, (1,), 0)])
+    schedule = replace(alone, rate_GBps=np.full(2, 3.0))
+    assert verify(schedule) == []
+    assert lower_bound(topology, demand).us == schedule.finish_us == 5.0
+    assert lower_bound(replace(topology, limits=()), demand).us == 3.5

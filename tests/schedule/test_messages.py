@@ -307,7 +307,6 @@ def test_concatenate_keeps_messages_valid(topology):
     assert slow_replay(both).kinds == set()
 
 
-@pytest.mark.slow  # seen once: a bound above a schedule on a machine with overheads behind a switch; not explained yet
 @RANDOM
 @given(st.data())
 def test_methods_that_ignore_overheads_make_valid_schedules_on_machines_that_have_them(data):
