@@ -10,7 +10,7 @@ import numpy as np
 
 from flowccl.arrays import pointers
 from flowccl.problem import Problem
-from flowccl.schedule.generation.engine import LEAST_RATES, Engine
+from flowccl.schedule.generation.engine import LEAST_RATES, Engine, leaves_first
 from flowccl.schedule.generation.list_scheduling import ListScheduler, can_list_schedule
 from flowccl.schedule.generation.serial import fits, within_limits
 from flowccl.schedule.schedule import Schedule
@@ -97,10 +97,12 @@ def only_improvements(method: Method) -> Method:
 
 def _with_limits(found: Schedule, topology: Topology) -> Schedule | None:
     """The transfers of a schedule on a machine with switches for limits, as early as the limits allow, in its order."""
-    found = replace(found, topology=replace(topology, limits=()), routes=_without_trunks(found.routes, topology))
+    routes = _without_trunks(found.routes, topology)
+    moved = replace(found, topology=replace(topology, limits=()), routes=routes, rate_GBps=np.zeros(0))
     if topology.changes:  # of which the engine does not know
-        return within_limits(found, topology)
-    engine = Engine(replace(found, rate_GBps=np.zeros(0)), topology=topology)
+        return within_limits(moved, topology)
+    moved.cache["waits"], moved.cache["leaves first"] = Engine(found).waits, leaves_first(found)
+    engine = Engine(moved, topology=topology)
     runs = (engine.run(least=least) for least in (LEAST_RATES if len(found) <= _FEW else LEAST_RATES[1:2]))
     return min(filter(None, runs), key=lambda one: one.finish_ps, default=None)
 

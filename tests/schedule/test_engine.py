@@ -79,7 +79,11 @@ def test_what_the_engine_returns_is_valid_without_a_runtime(
 def test_what_the_engine_returns_is_valid_on_a_runtime(
     data: st.DataObject, draft: Schedule, sms: int, width: int, protocol: str, least: float, leaves_capacity: bool
 ):
-    execution = Execution(MSCCLPP, sms + width, width, data.draw(st.integers(0, 1)), protocol)
+    posters, receivers = (
+        data.draw(st.integers(0, 1)),
+        data.draw(st.sampled_from((1, 2, 3) if protocol == "Simple" else (1,))),
+    )
+    execution = Execution(MSCCLPP, sms + receivers * width, width, posters, protocol, receivers=receivers)
     timed = Engine(draft, execution).run(data.draw(orders(draft)), least, leaves_capacity=leaves_capacity)
     assert timed is None or verify(timed) == []
 

@@ -53,7 +53,8 @@ def _chosen_team(
     if last >= 0 and 0 <= _team_free(state, capacity, place + last, again) <= now:
         return last, now, again
     operations, group = capacity.receive_operations, own // capacity.receivers * capacity.receivers
-    if own >= 0 and 0 <= _team_free(state, capacity, place + group, operations) <= now:
+    is_whole = own >= 0 and group + capacity.receivers <= capacity.groups
+    if is_whole and 0 <= _team_free(state, capacity, place + group, operations) <= now:
         return group, now, operations
     group, free = _best_team(state, capacity, node, now, operations)
     return group, free, operations
