@@ -81,7 +81,7 @@ def test_only_what_must_be_full_is_full():
     topology = load_topology(DATA / "machines" / "pcie_hosts.json")
     network = PricedNetwork(topology)
     rates = tree_rates(network, np.full(8, 1 / 8), 1000.0)
-    busy = np.array(rates.load).T @ rates.amount / network.capacity / rates.time
+    busy = np.array(rates.load).T @ rates.even / network.capacity / rates.time
     between = np.array([kind == "nic" for kind in topology.link_kinds])
     assert busy[between].min() > 0.99
     assert busy[~between].max() < 0.95

@@ -52,9 +52,9 @@ class TreePipelines:
         """All pipelines, the earliest first."""
         trees, rates = self.rates.trees, self.rates
         roots = np.array([tree.root + self.topology.num_gpus * tree.inward for tree in trees])
-        columns = Columns.of(roots, rates.amount, rates.load)
+        columns = Columns.of(roots, rates.even, rates.load)
         amounts = fewer_trees(self.network, rates, self.data, len(self.demand), int(self.demand.chunk_bytes.sum()))
-        amounts += [] if self.data is None else self._whole_chunks(columns)
+        amounts += [rates.even] if self.data is None else [rates.even, *self._whole_chunks(columns)]
         some = [self._pipelines(replace(columns, weight=one), least) for one in amounts for least in _LEAST_PARTS]
         some.sort(key=lambda one: one.time_ps)
         return [
@@ -66,7 +66,7 @@ class TreePipelines:
         """Whole chunks on each tree, where chunks that follow the rates load some links by much more."""
         source, capacity = self.demand.source.astype(np.int64), self.network.capacity
         whole = np.bincount(deal_columns(columns, source), minlength=len(columns.group)) / len(source)
-        longer = columns.load(whole, capacity) - columns.load(self.rates.amount, capacity)
+        longer = columns.load(whole, capacity) - columns.load(self.rates.even, capacity)
         if float(longer.max()) <= (EVEN - 1) * self.rates.time:
             return []
         count = np.bincount(source, minlength=self.topology.num_gpus)

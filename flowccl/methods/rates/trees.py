@@ -42,11 +42,13 @@ _NEGLIGIBLE = 1e-6  # part of the data of a root below which a tree is not used
 class TreeRates:
     """Trees with the amount of data on each (the total of all roots is one), the time for that and its lower bound.
 
-    The bound is exact up to a millionth, by which prices differ to prefer short paths.
+    `even` are other amounts, with which links that can be idle are less busy. The bound is exact up to a millionth, by
+    which prices differ to prefer short paths.
     """
 
     trees: tuple[TreeColumn, ...]
     amount: F64
+    even: F64
     time: float
     bound: float
     price: F64 = field(repr=False)
@@ -115,11 +117,13 @@ def _generate(master: "_Master", load: F64, time_limit_s: float) -> TreeRates:
         total, price, amount = solved
         slow = slow + 1 if total > before * (1 - _CLOSE) else 0
     master.add(master.priced(center)[1])  # with shallow ones, to choose from where there are few chunks
-    amount = master.evened(total, amount)
-    used = master.useful(price, amount)
+    amount = np.concatenate((amount, np.zeros(len(master.trees) - len(amount))))
+    even = master.evened(total, amount)
+    used = master.useful(price, np.maximum(amount, even))
     return TreeRates(
         tuple(master.trees[j] for j in used),
         amount[used],
+        even[used],
         total,
         bound,
         center,
@@ -207,7 +211,6 @@ class _Master:
         """
         from scipy import sparse
 
-        amount = np.concatenate((amount, np.zeros(len(self.trees) - len(amount))))
         used = np.flatnonzero(np.array(self.load_of).any(axis=0))
         capacity, count = total * self.network.capacity[used], len(used) * len(_FULL)
         loads = sparse.csr_array(np.array(self.load_of).T[used] / capacity[:, None])
