@@ -159,7 +159,7 @@ def measure(row: Row, time_limit_s: float, sms: int | None, seed: int, baselines
     if result is not None:
         facts |= _facts(result)
     size = parse_bytes(row.size) if result is None else result.schedule.demand.size_bytes
-    answer_us = math.inf if result is None else result.schedule.finish_us
+    answer_us = math.inf if result is None else result.metrics.finish_us
     found = _baselines_us(topology, row.collective, size, blocks, answer_us) if baselines else {}
     return facts | {"baselines_us": found}
 
@@ -170,7 +170,7 @@ def _facts(result: Result) -> dict[str, Any]:
     assert execution is not None
     lowered = result.lowered or _exported(schedule, execution.sms)
     return {
-        "finish_us": schedule.finish_us,
+        "finish_us": result.metrics.finish_us,
         "lower_bound_us": result.bound.us,
         "gap": result.gap,
         "method": schedule.method,

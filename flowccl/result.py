@@ -55,8 +55,9 @@ class Progress:
 class Result:
     """A verified schedule with its lower bound. `trace` lists the improvements in order of time.
 
-    `lowered` is its program on the runtime that it was made for; None where it was made for no runtime. `found`
-    are the best schedules of all methods and chunk counts that were tried.
+    `lowered` is its program on the runtime that it was made for; None where it was made for no runtime. The completion
+    time is that of the program, where there is one. `found` are the best schedules of all methods and chunk counts that
+    were tried.
     """
 
     schedule: Schedule
@@ -77,14 +78,19 @@ class Result:
         return None if self.lowered is None else self.lowered.program_ps / max(self.schedule.finish_ps, 1) - 1
 
     @property
+    def finish_ps(self) -> int:
+        """The completion time, of the program where there is one."""
+        return self.schedule.finish_ps if self.lowered is None else self.lowered.program_ps
+
+    @property
     def gap(self) -> float:
         """Relative distance to the lower bound: completion time / lower bound - 1."""
-        return self.schedule.finish_ps / max(self.bound.ps, 1) - 1
+        return self.finish_ps / max(self.bound.ps, 1) - 1
 
     @property
     def status(self) -> str:
         """The string "optimal" if the completion time equals the lower bound, else "feasible"."""
-        return "optimal" if self.schedule.finish_ps <= self.bound.ps else "feasible"
+        return "optimal" if self.finish_ps <= self.bound.ps else "feasible"
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -142,6 +148,7 @@ class Result:
         return {
             "runtime": program.runtime,
             "program_us": program.program_us,
+            "schedule_us": self.schedule.finish_us,
             "loss": self.loss,
             "threadblocks": program.threadblocks,
             "operations": program.operations,

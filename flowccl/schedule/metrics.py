@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from flowccl.demand.collectives import busbw_factor
 from flowccl.schedule.schedule import Schedule
+from flowccl.units import ps_to_us
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,16 +26,16 @@ class Metrics:
     messages_per_gpu: int
 
 
-def measure(schedule: Schedule) -> Metrics:
-    """Return the metrics of a schedule, computed from its timing."""
-    timing, finish = schedule.timing, schedule.finish_ps
+def measure(schedule: Schedule, finish_ps: int | None = None) -> Metrics:
+    """Return the metrics of a schedule, computed from its timing; `finish_ps` is the completion time of its program."""
+    timing, finish = schedule.timing, schedule.finish_ps if finish_ps is None else finish_ps
     busy = np.zeros(len(schedule.topology.links))
     shared = timing.shared_links(schedule.topology)[timing.hop_link]
     share = np.where(shared, timing.hop_GBps / schedule.topology.link_GBps[timing.hop_link], 1.0)
     np.add.at(busy, timing.hop_link, (timing.hop_to_ps - timing.hop_from_ps) * share)
     algbw = schedule.demand.size_bytes * 1000 / finish if finish else 0.0
     factor = busbw_factor(schedule.demand.collective, schedule.demand.num_ranks)
-    return Metrics(schedule.finish_us, algbw, algbw * factor, busy / max(finish, 1), _messages_per_gpu(schedule))
+    return Metrics(ps_to_us(finish), algbw, algbw * factor, busy / max(finish, 1), _messages_per_gpu(schedule))
 
 
 def _messages_per_gpu(schedule: Schedule) -> int:

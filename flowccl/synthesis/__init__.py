@@ -67,7 +67,7 @@ def synthesize(
             f"no schedule found in {context.budget.elapsed_s:.1f} s; the lower bound is {bound.us:g} us"
         )
     best, lowered, found = chosen(searching, searching.best, bound)
-    metrics = measure(best)
+    metrics = measure(best, None if lowered is None else lowered.program_ps)
     context.notes |= {"stopped": searching.portfolio.stopped, "methods": searching.portfolio.methods_tried()}
     notes = context.notes | _losses(best, metrics, context.notes.get("optimum_us"))
     return Result(
