@@ -193,6 +193,7 @@ def with_messages(draw: st.DrawFn, **options: bool) -> Schedule:
             Problem(topology, demand), SearchContext.with_limit(60.0)
         )
     )
+    schedule = replace(schedule, rate_GBps=np.zeros(0))  # the slow verifier takes the rates of links and limits
     schedule = one_by_one(schedule, sequence(schedule))
     for number in range(draw(st.integers(0, 3))):
         one, other = (draw(st.integers(0, len(schedule) - 1)) for _ in range(2))
