@@ -42,3 +42,13 @@ def test_a_schedule_with_more_messages_gets_narrower_groups_than_the_one_before(
         assert found.execution is not None
         assert found.execution.width == width
         known = {key: variant for key, variant in known.items() if key == ("", 0)}  # as if it were another method
+
+
+def test_the_same_schedule_is_carried_out_with_each_number_of_threadblocks():
+    topology = machine("full:4:bandwidth=100")
+    problem = Problem(topology, collective("allgather", 4, 4 << 20))
+    schedule = next(filter(None, load_method("direct")(problem, SearchContext.with_limit(60.0))))
+    for sms in (64, 4, 16):
+        execution = carried_out(schedule, PROFILES["mscclpp"], sms).execution
+        assert execution is not None
+        assert execution.sms == sms

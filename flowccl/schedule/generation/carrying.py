@@ -126,16 +126,25 @@ class Carrier:
         variant: _Variant,
         best: Schedule | None = None,
         message: NDArray[np.int32] | None = None,
+        engines: dict[tuple[Any, ...], Engine] | None = None,
     ) -> Schedule | None:
-        """Return the schedule, carried out in one variant; None where that is not possible or not earlier."""
+        """Return the schedule, carried out in one variant; None where that is not possible or not earlier.
+
+        `engines` are those of other variants, which share what does not depend on the policy: one more is added.
+        """
         began_s = thread_time()
         try:
-            return self._run(schedule, variant, best, message)
+            return self._run(schedule, variant, best, message, {} if engines is None else engines)
         finally:
             self.transfer_s = max(self.transfer_s, (thread_time() - began_s) / max(len(schedule), _LEAST_MEASURED))
 
     def _run(
-        self, schedule: Schedule, variant: _Variant, best: Schedule | None, message: NDArray[np.int32] | None
+        self,
+        schedule: Schedule,
+        variant: _Variant,
+        best: Schedule | None,
+        message: NDArray[np.int32] | None,
+        engines: dict[tuple[Any, ...], Engine],
     ) -> Schedule | None:
         slots = variant.width * variant.receivers
         if slots > 1 and (not _units(schedule) or _units(schedule) % slots):
@@ -144,16 +153,13 @@ class Carrier:
             execution = self.execution(schedule, variant.width, variant.protocol, variant.receivers)
         except InputError:
             return None
-        pace = schedule.rate_GBps if variant.paced else None
-        if message is None:
-            shape = variant.width, variant.receivers, variant.protocol, variant.paced, variant.collected
-            engines: dict[tuple[Any, ...], Engine] = schedule.cache.setdefault("engines", {})
-            engine = engines.get(shape)
-            if engine is None:
-                message = staged_messages(schedule, variant.collected == "piece") if variant.collected else None
-                engine = engines[shape] = Engine(schedule, execution, self.topology, message, pace, group=self.group)
-        else:
-            engine = Engine(schedule, execution, self.topology, message, pace, group=self.group)
+        shape = variant.width, variant.receivers, variant.protocol, variant.paced, variant.collected
+        if shape not in engines:
+            if message is None and variant.collected:
+                message = staged_messages(schedule, variant.collected == "piece")
+            pace = schedule.rate_GBps if variant.paced else None
+            engines[shape] = Engine(schedule, execution, self.topology, message, pace, group=self.group)
+        engine = engines[shape]
         policy, give_up_ps = variant.policy, NEVER if best is None else best.finish_ps
         key = -engine.tail_ps if policy.longest_first else None
         return engine.run(key, policy.least, give_up_ps, leaves_capacity=policy.leaves_capacity)
@@ -258,9 +264,10 @@ class _VariantSearch:
     schedule: Schedule
     variant: _Variant
     best: Schedule | None = None
+    engines: dict[tuple[Any, ...], Engine] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.best = self.carrier.run(self.schedule, self.variant)
+        self.best = self.carrier.run(self.schedule, self.variant, engines=self.engines)
 
     def narrow(self, widths: list[int]) -> None:
         """Find the widest groups that suffice for the messages, narrower than those of the variant."""
@@ -302,7 +309,7 @@ class _VariantSearch:
     def _try(self, variant: _Variant) -> bool:
         if not self.carrier.can_run(self.schedule):
             return False
-        found = self.carrier.run(self.schedule, variant, self.best)
+        found = self.carrier.run(self.schedule, variant, self.best, engines=self.engines)
         if found is None or (self.best is not None and found.finish_ps >= self.best.finish_ps):
             return False
         self.best, self.variant = found, variant
